@@ -1,0 +1,138 @@
+"""What a company is, once its document has been read and found valid."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which nodes may run a seat. Only narrows: with neither field any node may.
+
+    Attributes:
+        node: the id of the one node that may, or None.
+        labels: pairs that a node must all carry, sorted by key. An empty value asks for the key with an empty value.
+    """
+
+    node: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_anywhere(self) -> bool:
+        return self.node is None and not self.labels
+
+    def matches(self, node_id: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node of this id and these labels may run the seat."""
+        if self.node is not None and self.node != node_id:
+            return False
+        return all(key in labels and labels[key] == value for key, value in self.labels)
+
+    def __str__(self) -> str:
+        parts = [f"node={self.node}"] if self.node is not None else []
+        parts += [f"{key}={value}" for key, value in self.labels]
+        return ",".join(parts) or "anywhere"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRunner:
+    """Any program, one process a turn, speaking protocol v1 on its standard streams.
+
+    Attributes:
+        command: the program and its arguments.
+        env: variables the program gets beside the few it always gets; nothing else of the node's environment.
+        cwd: its working folder, absolute; None is the folder of the company document.
+        timeout_s: a turn that takes longer is ended and fails; None sets no limit.
+    """
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    cwd: str | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send this text back to whoever wrote (to nobody when the sender has no inbox)."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send this text to a seat."""
+
+    to: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Break the turn with this reason."""
+
+    reason: str
+
+
+ScriptStep = Reply | Send | Sleep | Fail
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRunner:
+    """A deterministic playbook, for demonstrations, tests and simulations. It shows as `script` wherever it appears."""
+
+    steps: tuple[ScriptStep, ...] = ()
+
+
+Runner = CommandRunner | ScriptRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A role that an agent fills.
+
+    Attributes:
+        handle: `[a-z0-9][a-z0-9-]{0,62}`, unique in the company.
+        title: for people.
+        unit: the name of its unit, or None.
+        placement: which nodes may run it.
+        runner: what runs its turns.
+    """
+
+    handle: str
+    title: str = ""
+    unit: str | None = None
+    placement: Placement = Placement()
+    runner: Runner = ScriptRunner()
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """One valid revision of the company document.
+
+    Attributes:
+        name: part of every agent's identity; renaming the company makes its agents other agents.
+        seats: the agents' roles in the document's order. Roles of people are not seats.
+        people: handles of the roles that people fill.
+        coalesce_window_s: how long an inbox waits for more mail of a conversation, 0 to 60.
+        coalesce_max_batch: how many messages one turn may take, 1 to 100.
+    """
+
+    name: str
+    seats: tuple[Seat, ...] = ()
+    people: tuple[str, ...] = ()
+    coalesce_window_s: float = 0.0
+    coalesce_max_batch: int = 20
+
+    def seat(self, handle: str) -> Seat | None:
+        """The seat of that handle, or None."""
+        return next((seat for seat in self.seats if seat.handle == handle), None)
+
+    def agent_id(self, handle: str) -> UUID:
+        """The identity of the agent that fills a seat: the same on every node, derived from names alone."""
+        return uuid5(NAMESPACE_URL, f"crewlet:{self.name}:{handle}")

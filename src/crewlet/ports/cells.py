@@ -1,0 +1,195 @@
+"""Named buckets of revisioned keys: the only shared memory of a fleet.
+
+Every write is conditional; there is no unconditional one. A write has three answers, and the type checker makes each
+caller look at all three. Reads come from the store's leader and carry its own time.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key as the store holds it.
+
+    Attributes:
+        key: the key, exactly as it was written.
+        value: the bytes of its newest write.
+        revision: grows with every write to the bucket, 1 or more; never used twice, not even for a key made again.
+        written_at: the store's own clock at that write, UTC-aware. Compare it with `Mark.store_now` or another
+            `written_at`, never with a node's clock.
+    """
+
+    key: str
+    value: bytes
+    revision: int
+    written_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The write is in the store, at this revision."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The write is not in the store and never will be: the key was not as the caller expected.
+
+    `actual` is the revision the store named as the key's newest, or None where it named none.
+    """
+
+    actual: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody said. The write may be in the store, may still arrive, or may never. `reason` is for the log."""
+
+    reason: str
+
+
+WriteResult = Done | Refused | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a bucket stands: the store's clock and the revision of the bucket's last write (0 before the first)."""
+
+    store_now: datetime
+    last_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A watched key was written."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A watched key was removed, or aged out and said so. Ageing out may also say nothing at all."""
+
+    key: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The watcher has now seen all that was in the bucket when the watch (or its repair after a break) began.
+
+    `is_reset` tells that the watch was repaired: what the caller has gathered must be rebuilt from the events that came
+    since the previous `Level`.
+    """
+
+    is_reset: bool = False
+
+
+WatchEvent = Put | Gone | Level
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSpec:
+    """What a bucket must be.
+
+    Attributes:
+        name: `[a-z0-9_]+`, for instance `crewlet_leases`.
+        max_age_s: a key vanishes this long after its last write (late by up to 0.5 s, never early); None keeps it for
+            ever. 1 s or more.
+        allows_entry_ttl: whether a single write may bring its own `ttl_s`.
+    """
+
+    name: str
+    max_age_s: float | None = None
+    allows_entry_ttl: bool = False
+
+
+class Cells(Protocol):
+    """One bucket.
+
+    Keys are `[-/_=.a-zA-Z0-9]+`, not empty, no leading or trailing dot and no two dots together; anything else raises
+    Misuse. Values are at most 1 MiB.
+
+    The answer to a write is settled inside the call: on a lost answer the same write, under the same write id, is
+    repeated until the store answers or the call's budget (a few seconds, less than a third of any lease) is spent, and
+    only then is it Unknown. An Unknown write may still land later. Nothing is concluded from an absence.
+
+    Cancellation: a cancelled write is as good as Unknown: it may land later.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def max_age_s(self) -> float | None:
+        """The age the bucket really has: the first node to make a bucket decides, others adopt."""
+        ...
+
+    async def read(self, key: str) -> Entry | None:
+        """The key's newest value, or None when the store says that there is none.
+
+        A key past its age may still be returned for a moment; callers that care compare `written_at`.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        ...
+
+    async def mark(self) -> Mark:
+        """The store's clock and last revision, from the bucket's leader.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        ...
+
+    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+        """Write a key that is not there (never was, was removed, or aged out)."""
+        ...
+
+    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+        """Write a key whose newest revision is `expect`. Restarts its age.
+
+        A key that has aged out or was removed refuses, whatever it was before.
+        """
+        ...
+
+    async def remove(self, key: str, *, expect: int) -> WriteResult:
+        """Remove a key whose newest revision is `expect`. Afterwards `read` answers None and `create` succeeds."""
+        ...
+
+    async def list(self, prefix: str = "") -> Sequence[Entry]:
+        """Every live key that begins with `prefix` (whole dot-separated tokens: "seat." or ""), in key order.
+
+        Raises:
+            Unavailable: nobody answered, or the answer was cut short. Never a partial list.
+        """
+        ...
+
+    def watch(self, prefix: str = "") -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """The present content, a `Level`, then every later write, in revision order.
+
+        Between two values of one key a slow watcher may miss some, never the newest. The watch repairs itself after a
+        broken connection or a restarted store: the content again, then `Level(is_reset=True)`.
+
+        Raises:
+            Unavailable: on entry only, when nobody answers.
+        """
+        ...
+
+
+class CellStore(Protocol):
+    """Opens buckets."""
+
+    async def open(self, spec: BucketSpec) -> Cells:
+        """The bucket, made if it is not there. One that exists with another age is adopted as it is.
+
+        Raises:
+            Unavailable: nobody answered within the bring-up budget.
+        """
+        ...

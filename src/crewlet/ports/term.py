@@ -1,0 +1,18 @@
+"""The value that proves a tenure."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One owner holding one resource at one epoch. It travels with every fenced write.
+
+    Attributes:
+        resource: `class:name`, for a seat `seat:{handle}`.
+        owner: one process incarnation, `{node_id}:{random}`.
+        epoch: the fencing token; grows at every new tenure of the resource and never resets. 1 or more.
+    """
+
+    resource: str
+    owner: str
+    epoch: int

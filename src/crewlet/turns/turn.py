@@ -1,0 +1,106 @@
+"""The values of a turn, and what a runner is."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from crewlet.company.model import Seat
+from crewlet.mail.envelope import Envelope
+from crewlet.ports.term import Term
+
+OutcomeWord = Literal["delivered", "no_action", "blocked", "failed", "stopped"]
+"""How a turn ended. `suspended` is reserved."""
+
+
+class Fence(Protocol):
+    """May the running turn still act? Built for one tenure; once closed it stays closed."""
+
+    @property
+    def term(self) -> Term: ...
+
+    @property
+    def good_until(self) -> float:
+        """The reading of `Clock.elapsed` at which it closes by itself unless a renewal moves it. May be infinite."""
+        ...
+
+    def check(self) -> None:
+        """Pass, or raise.
+
+        Raises:
+            Fenced: the tenure ended, or its deadline passed, whether or not anybody noticed yet.
+        """
+        ...
+
+    async def wait_closed(self) -> str:
+        """Wait until it is closed, and say why. A turn is cancelled by whoever waits here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMail:
+    """What a turn asks to be sent."""
+
+    to: str
+    body: str
+    subject: str = ""
+    conversation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run of a seat's agent on one partition of mail.
+
+    Attributes:
+        turn_id: names this run.
+        work_key: names the unit of work across re-runs; "" when no trigger is ledgered.
+        seat: who runs.
+        mail: the events, oldest first; one or more.
+        fence: passed before every outside step.
+        send: sends mail for the turn and returns its id, the same at a re-run of the same work.
+        progress: reports a line for people.
+    """
+
+    turn_id: str
+    work_key: str
+    seat: Seat
+    mail: Sequence[Envelope]
+    fence: Fence
+    send: Callable[[OutgoingMail], Awaitable[str]]
+    progress: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """What a runner says of its turn. `detail` is one line for people."""
+
+    outcome: OutcomeWord
+    detail: str = ""
+
+
+class TurnBroke(Exception):
+    """The turn could not be brought to an outcome; `reached_outside` says whether its record proves an outside effect.
+
+    With one it is recorded and acked; without, its mail comes back.
+    """
+
+    def __init__(self, reason: str, *, reached_outside: bool) -> None:
+        super().__init__(reason)
+        self.reached_outside = reached_outside
+
+
+class Runner(Protocol):
+    """Runs turns of one kind of seat."""
+
+    kind: str
+
+    async def run(self, turn: Turn) -> TurnResult:
+        """Bring one turn to an outcome.
+
+        Raises:
+            Fenced: the fence closed; everything the turn started has been *seen* to end.
+            TurnBroke: see there.
+
+        Cancellation: everything the turn started is ended, and seen to end, before the cancellation goes on. Any other
+        exception is a panic: a defect that a re-run would meet again.
+        """
+        ...
