@@ -187,7 +187,9 @@ class Attachment(Protocol):
 class Mail(Protocol):
     """Publishing, subscriptions and attachments. Every verb on a stopped instance raises NotLive."""
 
-    async def publish(self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str] | None = None) -> Published:
+    async def publish(
+        self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str] | None = None
+    ) -> Published:
         """Put a message on a topic.
 
         Raises:

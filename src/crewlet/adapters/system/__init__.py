@@ -1,0 +1,1 @@
+"""The clock and the randomness of the machine this runs on."""

@@ -1,0 +1,145 @@
+"""The completion ledger: which triggers a seat has finished.
+
+It records what is done and nothing else. There is no state for work in progress, since the seat's lease already
+excludes a second worker, and no expiry but the bucket's: done does not lapse. Both directions fail open. An unreadable
+ledger cannot say that work was done, so the work runs; a record that cannot be written cannot un-send what the turn
+already sent.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+import structlog
+
+from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.term import Term
+
+LEDGER_BUCKET = BucketSpec("crewlet_ledger", max_age_s=7 * 24 * 3600.0)
+"""Seven days: longer than 25 deliveries with their back-off, and than any catch-up of a schedule."""
+
+_log = structlog.get_logger()
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    outcome: str
+    detail: str = ""
+    turn_id: str = ""
+    work_key: str = ""
+    owner: str = ""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished trigger.
+
+    Attributes:
+        outcome: how its turn ended.
+        detail: one line for people.
+        turn_id: the run that finished it.
+        work_key: the unit of work it was part of.
+        owner, epoch: the tenure that finished it.
+        recorded_at: the store's clock at the record.
+    """
+
+    outcome: str
+    detail: str
+    turn_id: str
+    work_key: str
+    owner: str
+    epoch: int
+    recorded_at: datetime
+
+
+class Ledger:
+    """Completions by seat and trigger id. A trigger finished by one seat is still another's to work."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    async def completion(self, handle: str, trigger_id: str) -> Completion | None:
+        """What is recorded of one trigger.
+
+        Raises:
+            Unavailable: the ledger cannot be read. A caller that decides whether to run uses `finished` instead.
+        """
+        entry = await self._cells.read(_key(handle, trigger_id))
+        if entry is None:
+            return None
+        record = msgspec.json.decode(entry.value, type=_Record)
+        return Completion(
+            outcome=record.outcome,
+            detail=record.detail,
+            turn_id=record.turn_id,
+            work_key=record.work_key,
+            owner=record.owner,
+            epoch=record.epoch,
+            recorded_at=entry.written_at,
+        )
+
+    async def finished(self, handle: str, trigger_ids: Iterable[str]) -> Mapping[str, Completion]:
+        """Those of the triggers that are recorded. What cannot be read counts as not done, and is logged."""
+        ids = list(dict.fromkeys(trigger_ids)) if handle else []
+
+        async def one(trigger_id: str) -> Completion | None:
+            try:
+                return await self.completion(handle, trigger_id)
+            except (Unavailable, msgspec.MsgspecError) as error:
+                _log.warning("ledger_unreadable", seat=handle, trigger=trigger_id, error=str(error))
+                return None
+
+        answers = [await one(ids[0])] if len(ids) == 1 else await asyncio.gather(*(one(trigger) for trigger in ids))
+        return {trigger: answer for trigger, answer in zip(ids, answers, strict=True) if answer is not None}
+
+    async def record(
+        self,
+        handle: str,
+        trigger_ids: Iterable[str],
+        *,
+        outcome: str,
+        detail: str = "",
+        turn_id: str = "",
+        work_key: str = "",
+        term: Term | None = None,
+    ) -> None:
+        """Record triggers as finished. The first record of a trigger stays; nothing here reaches the turn as an error.
+
+        Cancellation: some may be recorded and some not.
+        """
+        record = _Record(
+            outcome=outcome,
+            detail=detail[:2000],
+            turn_id=turn_id,
+            work_key=work_key,
+            owner=term.owner if term else "",
+            epoch=term.epoch if term else 0,
+        )
+        value = msgspec.json.encode(record)
+        ids = list(dict.fromkeys(trigger_ids)) if handle else []
+
+        async def one(trigger_id: str) -> None:
+            match await self._cells.create(_key(handle, trigger_id), value):
+                case Done() | Refused():
+                    pass
+                case Unknown(reason):
+                    _log.warning("ledger_unwritten", seat=handle, trigger=trigger_id, error=reason)
+
+        if len(ids) == 1:
+            await one(ids[0])
+        elif ids:
+            await asyncio.gather(*(one(trigger) for trigger in ids))
+
+
+def _key(handle: str, trigger_id: str) -> str:
+    """`{handle}.{id}`, with the characters that a key cannot hold spelled as `=hh` each."""
+    safe = "".join(
+        char
+        if char.isascii() and (char.isalnum() or char in "-_")
+        else "".join(f"={byte:02x}" for byte in char.encode())
+        for char in trigger_id
+    )
+    return f"{handle}.{safe or '='}"

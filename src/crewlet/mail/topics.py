@@ -1,0 +1,64 @@
+"""Every subject that Crewlet uses is built here, so that no two places can disagree about one."""
+
+import re
+from typing import Literal
+
+from crewlet.ports.errors import Misuse
+from crewlet.ports.mail import Subscription
+
+HANDLE_PATTERN = r"[a-z0-9][a-z0-9-]{0,62}"
+_HANDLE = re.compile(HANDLE_PATTERN)
+
+NOTIFICATIONS = Subscription("crewlet.notifications.inbound", "notifications")
+"""Company-wide inbound notifications: one group, any node may win one."""
+
+ALL_INBOXES = "crewlet.agent.*.inbox"
+ALL_MAILBOXES = "crewlet.agent.>"
+
+MailboxKind = Literal["inbox", "control", "reflect"]
+
+
+def is_handle(text: str) -> bool:
+    """Whether a text can be a seat's handle: no such text is a wildcard or splits a subject."""
+    return _HANDLE.fullmatch(text) is not None
+
+
+def _subject(handle: str, kind: MailboxKind) -> str:
+    if not is_handle(handle):
+        raise Misuse(f"{handle!r} is not a handle ({HANDLE_PATTERN}), so it has no topic")
+    return f"crewlet.agent.{handle}.{kind}"
+
+
+def inbox(handle: str) -> Subscription:
+    """All work for a seat. Its group is its ownership: who attaches here is the seat."""
+    return Subscription(_subject(handle, "inbox"), f"agent-{handle}")
+
+
+def control(handle: str) -> Subscription:
+    """Starts and completions of a seat's detached runs; apart from the inbox, which such a run holds."""
+    return Subscription(_subject(handle, "control"), f"control-{handle}")
+
+
+def reflect(handle: str) -> Subscription:
+    """Wakes for a seat's reflection after a turn."""
+    return Subscription(_subject(handle, "reflect"), f"reflect-{handle}")
+
+
+def mailbox(handle: str) -> tuple[Subscription, ...]:
+    """The three subscriptions that together are a seat's mailbox."""
+    return inbox(handle), control(handle), reflect(handle)
+
+
+def seat_of(subscription: Subscription) -> str | None:
+    """The handle whose mailbox a subscription belongs to, or None for anybody else's consumer."""
+    tokens = subscription.topic.split(".")
+    if len(tokens) != 4 or tokens[:2] != ["crewlet", "agent"] or not is_handle(tokens[2]):
+        return None
+    return tokens[2] if subscription in mailbox(tokens[2]) else None
+
+
+def event(event_type: str) -> str:
+    """The record of something that happened. Never a work queue."""
+    if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)*", event_type):
+        raise Misuse(f"{event_type!r} is not an event type")
+    return f"crewlet.events.{event_type}"

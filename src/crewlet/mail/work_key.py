@@ -1,0 +1,39 @@
+"""Names that stay the same when work is run again.
+
+A run is named by its turn id. A *unit of work* is named by the ids of the events that make it up, so a re-run of the
+same events carries the same name wherever it happens, and whatever was derived from it is derived again.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from uuid import UUID
+
+
+def _name(*parts: str) -> str:
+    digest = sha256()
+    for part in parts:
+        raw = part.encode()
+        digest.update(len(raw).to_bytes(8, "big"))
+        digest.update(raw)
+    return str(UUID(bytes=digest.digest()[:16], version=8))
+
+
+def work_key(handle: str, ledgered_ids: Iterable[str]) -> str:
+    """The unit of work that these ledgered events make up for a seat; "" for none.
+
+    The order of the ids does not matter, their number does: A+B and A+B+C are two units.
+    """
+    ids = sorted(set(ledgered_ids))
+    return _name("work", handle, *ids) if ids else ""
+
+
+def outgoing_id(handle: str, work: str, recipient: str, ordinal: int) -> str:
+    """The id of the `ordinal`-th mail (from 0) that a unit of work sends to a recipient.
+
+    Args:
+        handle: the sending seat.
+        work: its work key, or its turn id where the work key is empty.
+        recipient: the handle written to.
+        ordinal: counts the mails of this run to this recipient.
+    """
+    return _name("mail", handle, work, recipient, str(ordinal))
