@@ -1,0 +1,80 @@
+"""What can be asked of a node from outside: each verb answers the same on every node of the fleet."""
+
+from dataclasses import dataclass
+
+from crewlet.mail.envelope import Envelope
+from crewlet.mail.ledger import Ledger
+from crewlet.mail.outbox import Outbox, UnknownSeat
+from crewlet.node.status import MailOutcome, SentMail
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import Misuse
+
+MAX_MAIL_BYTES = 1_048_576
+"""A body larger than this is refused to its sender."""
+
+MAX_ID_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The verbs."""
+
+    outbox: Outbox
+    ledger: Ledger
+    entropy: Entropy
+
+    async def send_mail(
+        self,
+        handle: str,
+        body: str,
+        *,
+        subject: str = "",
+        message_id: str | None = None,
+        source: str = "person",
+        conversation: str = "",
+    ) -> SentMail:
+        """Put a mail into a seat's inbox. The same `message_id` within two minutes is the same mail, on any node.
+
+        Raises:
+            UnknownSeat: the company has no such seat.
+            Misuse: an id that is empty or too long.
+            NoMailbox, MessageTooLarge: refused; the id is not burnt.
+            Unavailable: unknown; a repeat with the same id is safe.
+        """
+        if message_id is not None and (not message_id.strip() or len(message_id) > MAX_ID_CHARS):
+            raise Misuse(f"a message id has 1 to {MAX_ID_CHARS} characters")
+        envelope = Envelope(
+            id=message_id or self.entropy.uuid(),
+            type="external_notification",
+            timestamp=self.outbox.timestamp(),
+            source=source,
+            to=handle,
+            subject=subject,
+            body=body,
+            conversation=conversation,
+        )
+        published = await self.outbox.post(envelope)
+        return SentMail(envelope.id, published.is_duplicate)
+
+    async def mail_outcome(self, handle: str, message_id: str) -> MailOutcome:
+        """What became of a mail.
+
+        Raises:
+            UnknownSeat: the company has no such seat.
+            Unavailable: the ledger cannot be read.
+        """
+        company = self.outbox.company()
+        if company.seat(handle) is None:
+            raise UnknownSeat(handle, company)
+        completion = await self.ledger.completion(handle, message_id)
+        if completion is None:
+            return MailOutcome(message_id, handle, "open")
+        return MailOutcome(
+            message_id,
+            handle,
+            "finished",
+            outcome=completion.outcome,
+            detail=completion.detail,
+            turn_id=completion.turn_id,
+            recorded_at=completion.recorded_at,
+        )

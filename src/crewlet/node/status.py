@@ -1,0 +1,140 @@
+"""What a node shows of itself and of the fleet: frozen snapshots that the web and the command line print alike."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSnapshot:
+    """The facts of one node, from its own memory. A field that does not apply is None and left out when shown.
+
+    Attributes:
+        status: `ok`, `starting`, or `shutting_down`.
+        node: its id.
+        owner: this process incarnation.
+        version: of Crewlet.
+        started_at: wall clock.
+        queue: whether the broker's connection is up: `connected` or `disconnected`.
+        in_flight: turns running now.
+        shutting_down: a drain has begun.
+        seats: handles held and proven, sorted.
+        unproven_seconds: by handle, for how long a teardown has been failing; None with none.
+        nodes: live nodes at the last roster that could be read; None before the first.
+        lease_ttl_s: the TTL in force.
+        last_errors: by handle, why its last turn broke; None with none.
+    """
+
+    status: Literal["ok", "starting", "shutting_down"]
+    node: str
+    owner: str
+    version: str
+    started_at: datetime
+    queue: Literal["connected", "disconnected"]
+    in_flight: int
+    shutting_down: bool
+    seats: tuple[str, ...]
+    lease_ttl_s: float
+    unproven_seconds: Mapping[str, float] | None = None
+    nodes: int | None = None
+    last_errors: Mapping[str, str] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether work may be sent here."""
+        return self.status == "ok" and self.queue == "connected"
+
+    @property
+    def not_ready_reason(self) -> str | None:
+        """`draining`, `starting` or `broker_unlinked`; None when ready."""
+        if self.shutting_down:
+            return "draining"
+        if self.status == "starting":
+            return "starting"
+        return None if self.queue == "connected" else "broker_unlinked"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A live node, as its presence lease tells it. `expires_in` in seconds on the store's clock."""
+
+    id: str
+    roles: tuple[str, ...]
+    labels: Mapping[str, str]
+    owner: str
+    protocol: int
+    seats: int
+    expires_in: float
+    draining: bool = False
+    withdrawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SeatRow:
+    """A seat of the company and who holds it. With no holder all but the first four fields are None.
+
+    Attributes:
+        runner: the kind of runner; `script` is labelled as such wherever it shows.
+        placement: the selector in words, `anywhere` without one.
+        acquired_at: the store's clock when the present tenure began.
+    """
+
+    handle: str
+    title: str
+    runner: str
+    placement: str
+    node: str | None = None
+    owner: str | None = None
+    epoch: int | None = None
+    acquired_at: datetime | None = None
+    expires_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaceable:
+    """A seat that no live node may run."""
+
+    handle: str
+    placement: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """The fleet, read from the leases, so that every node answers alike."""
+
+    company: str
+    this_node: str
+    nodes: tuple[NodeRow, ...]
+    seats: tuple[SeatRow, ...]
+    unplaceable: tuple[Unplaceable, ...] = ()
+    unmanned_roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SentMail:
+    """The store holds the mail. `is_duplicate`: it had it already."""
+
+    id: str
+    is_duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MailOutcome:
+    """What became of one mail to one seat.
+
+    Attributes:
+        state: `finished` with a completion on record, else `open`: waiting, running, or never sent.
+        outcome: the turn's outcome word, once finished.
+        detail: one line.
+        turn_id: the run that finished it.
+        recorded_at: the store's clock at the record.
+    """
+
+    id: str
+    seat: str
+    state: Literal["open", "finished"]
+    outcome: str | None = None
+    detail: str = ""
+    turn_id: str = ""
+    recorded_at: datetime | None = None
