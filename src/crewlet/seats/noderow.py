@@ -80,8 +80,9 @@ def row_from_lease(lease: Lease) -> NodeRow:
 def _read_roles(value: object) -> frozenset[str]:
     if not isinstance(value, list | tuple):
         return _ALL_ROLES
-    names = [name for name in cast("Sequence[object]", value) if isinstance(name, str) and name in _ALL_ROLES]
-    return frozenset(names) if names and len(names) == len(value) else _ALL_ROLES
+    listed = cast("Sequence[object]", value)
+    names = [name for name in listed if isinstance(name, str) and name in _ALL_ROLES]
+    return frozenset(names) if names and len(names) == len(listed) else _ALL_ROLES
 
 
 def _read_labels(value: object) -> dict[str, str]:
