@@ -56,7 +56,7 @@ class HealthSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeSnapshot:
     """A live node, as its presence lease tells it. `expires_in` in seconds on the store's clock."""
 
     id: str
@@ -71,7 +71,7 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SeatRow:
+class SeatSnapshot:
     """A seat of the company and who holds it. With no holder all but the first four fields are None.
 
     Attributes:
@@ -105,8 +105,8 @@ class FleetSnapshot:
 
     company: str
     this_node: str
-    nodes: tuple[NodeRow, ...]
-    seats: tuple[SeatRow, ...]
+    nodes: tuple[NodeSnapshot, ...]
+    seats: tuple[SeatSnapshot, ...]
     unplaceable: tuple[Unplaceable, ...] = ()
     unmanned_roles: tuple[str, ...] = ()
 

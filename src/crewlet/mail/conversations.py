@@ -1,0 +1,38 @@
+"""Which deliveries of an inbox belong together, and in which order."""
+
+from datetime import datetime
+
+import msgspec
+
+from crewlet.mail.outbox import decode
+from crewlet.ports.mail import BatchOptions, Delivery
+
+
+def conversation_of(delivery: Delivery) -> str:
+    """The partition key of a delivery: its event's conversation, else one that nothing else shares.
+
+    Raises:
+        msgspec.MsgspecError: it holds no event; the delivery is then a partition of its own.
+    """
+    envelope = decode(delivery.data)
+    return f"conversation:{envelope.conversation}" if envelope.conversation else f"event:{envelope.id}"
+
+
+def dated(delivery: Delivery) -> datetime:
+    """When a delivery's event happened, by its own word.
+
+    Raises:
+        ValueError: the event carries no usable instant; the order of arrival then stands.
+    """
+    try:
+        instant = datetime.fromisoformat(decode(delivery.data).timestamp)
+    except msgspec.MsgspecError as error:
+        raise ValueError("the delivery holds no event") from error
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant} has no zone")
+    return instant
+
+
+def inbox_batches(max_messages: int, linger_s: float) -> BatchOptions:
+    """How a seat's inbox is batched: whole conversations, the one that has waited longest first."""
+    return BatchOptions(max_messages=max_messages, linger_s=linger_s, partition_key=conversation_of, dated=dated)

@@ -1,0 +1,246 @@
+"""One node, put together from a bundle of ports.
+
+The same assembly runs on a laptop, in a fleet, over twins and in a simulation: only the bundle differs.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from crewlet import __version__
+from crewlet.company.model import CommandRunner, Company, ScriptRunner, Seat
+from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
+from crewlet.mail.mailboxes import Mailboxes
+from crewlet.mail.outbox import Outbox
+from crewlet.node.commands import Commands
+from crewlet.node.fleet import FleetReader
+from crewlet.node.seat import SeatRuntime
+from crewlet.node.status import FleetSnapshot, HealthSnapshot
+from crewlet.ports.cells import BucketSpec, CellStore
+from crewlet.ports.clock import Clock
+from crewlet.ports.deadline import Deadline
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import Mail
+from crewlet.ports.programs import Programs
+from crewlet.ports.term import Term
+from crewlet.seats.host import HostConfig, SeatHost
+from crewlet.seats.leases import LeaseStore
+from crewlet.turns.dispatch import SeatDispatch
+from crewlet.turns.runners.command import CommandSeatRunner
+from crewlet.turns.runners.script import ScriptSeatRunner
+from crewlet.turns.slots import Slots
+from crewlet.turns.turn import Runner
+
+_log = structlog.get_logger()
+
+EPOCHS_BUCKET = BucketSpec("crewlet_epochs")
+
+
+def leases_bucket(ttl_s: float) -> BucketSpec:
+    """The seats' and nodes' leases; a record's age is the lease's TTL."""
+    return BucketSpec("crewlet_leases", max_age_s=ttl_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a node needs of the world.
+
+    Attributes:
+        lease_cells: where leases and epochs live: in this process under `coordination.type: local`.
+        cells: where every other shared record lives: always on the stream.
+        open_mail: opens mail with an ack window in seconds.
+        close_mail: closes it.
+        is_linked: whether the broker's connection is up.
+        leases_can_lapse: whether a peer could take over; false under `local`.
+    """
+
+    lease_cells: CellStore
+    cells: CellStore
+    open_mail: Callable[[float], Awaitable[Mail]]
+    close_mail: Callable[[], Awaitable[None]]
+    is_linked: Callable[[], bool]
+    programs: Programs
+    clock: Clock
+    entropy: Entropy
+    deadline: Deadline
+    leases_can_lapse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What one node is.
+
+    Attributes:
+        node_id: distinct in the fleet and stable across restarts.
+        owner: this incarnation, `{node_id}:{random}`.
+        roles: what it will do; `seats` among them lets it hold seats.
+        labels: what placements select it by.
+        max_concurrent: turns at once, 1 or more.
+        lease_ttl_s: the TTL asked for; a bucket that a peer made decides.
+        program_env: variables that every program of a seat gets.
+    """
+
+    node_id: str
+    owner: str
+    roles: frozenset[str]
+    labels: Mapping[str, str]
+    max_concurrent: int
+    lease_ttl_s: float
+    program_env: Mapping[str, str]
+    handoff_wait_s: float = 600.0
+
+
+class Node:
+    """One running node. `open`, then `start`; `drain` hands everything back; `close` ends it."""
+
+    def __init__(self, config: NodeConfig, company: Company, ports: Ports) -> None:
+        self._config = config
+        self._company = company
+        self._ports = ports
+        self._started_at = ports.clock.now()
+        self._is_started = False
+        self._is_draining = False
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Open the stores and the mail; nothing is claimed yet, and questions can be answered from here on.
+
+        Raises:
+            Unavailable: the broker did not answer within its bring-up budget.
+        """
+        ports, config = self._ports, self._config
+        leases = await ports.lease_cells.open(leases_bucket(config.lease_ttl_s))
+        epochs = await ports.lease_cells.open(EPOCHS_BUCKET)
+        self.leases = LeaseStore(leases, epochs, clock=ports.clock, entropy=ports.entropy)
+        if self.leases.ttl_s != config.lease_ttl_s:
+            _log.warning("lease_ttl_adopted", asked_s=config.lease_ttl_s, ttl_s=self.leases.ttl_s)
+        self._ledger = Ledger(await ports.cells.open(LEDGER_BUCKET))
+        self._mail = await ports.open_mail(self.leases.ttl_s)
+        self._outbox = Outbox(self._mail, self.company, ports.clock, config.node_id)
+        self._slots = Slots(config.max_concurrent)
+        self._mailboxes = Mailboxes(self._mail, ports.clock, alarm_after_s=self.leases.ttl_s)
+        self.seats = SeatRuntime(
+            self.company, self._mail, self._dispatch, clock=ports.clock, handoff_wait_s=config.handoff_wait_s
+        )
+        self.host = SeatHost(
+            HostConfig(
+                node_id=config.node_id,
+                owner=config.owner,
+                roles=config.roles,
+                labels=config.labels,
+                handoff_wait_s=config.handoff_wait_s,
+            ),
+            self.leases,
+            lambda: self._company.seats,
+            self.seats,
+            clock=ports.clock,
+            entropy=ports.entropy,
+            deadline=ports.deadline,
+            leases_can_lapse=ports.leases_can_lapse,
+        )
+        self.commands = Commands(self._outbox, self._ledger, ports.entropy)
+        self._fleet = FleetReader(self.leases, leases, self.company, config.node_id)
+
+    def company(self) -> Company:
+        """The document in force."""
+        return self._company
+
+    async def start(self) -> None:
+        """Make the company's mailboxes, then begin to claim seats."""
+        handles = [seat.handle for seat in self._company.seats]
+        try:
+            made = await self._mailboxes.ensure(handles)
+            _log.info("seat_mailboxes_ready", seats=len(handles), made=made)
+        except Unavailable as error:
+            _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
+            self._in_background(self._finish_mailboxes(handles), "mailboxes")
+        await self.host.start()
+        self._is_started = True
+        _log.info("node_started", node=self._config.node_id, owner=self._config.owner)
+
+    async def drain(self) -> None:
+        """Hand every seat back, its running turn finished first. No bound on the wait for turns."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        _log.info("engine_draining", in_flight=self.seats.in_flight)
+        self._slots.close()
+        await self.host.drain()
+        _log.info("drain_complete")
+
+    async def close(self) -> None:
+        """Stop everything. Seats still held are given back as well as the store lets us."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.host.stop()
+        await self._ports.close_mail()
+        _log.info("engine_stopped", node=self._config.node_id)
+
+    def health(self) -> HealthSnapshot:
+        """The facts of this node, from its own memory."""
+        status = "shutting_down" if self._is_draining else "ok" if self._is_started else "starting"
+        return HealthSnapshot(
+            status=status,
+            node=self._config.node_id,
+            owner=self._config.owner,
+            version=__version__,
+            started_at=self._started_at,
+            queue="connected" if self._ports.is_linked() else "disconnected",
+            in_flight=self.seats.in_flight,
+            shutting_down=self._is_draining,
+            seats=tuple(sorted(self.host.held())),
+            lease_ttl_s=self.leases.ttl_s,
+            unproven_seconds=dict(self.host.unproven_seconds()) or None,
+            nodes=self.host.live_nodes,
+            last_errors=dict(self.seats.last_errors()) or None,
+        )
+
+    async def fleet(self) -> FleetSnapshot:
+        """The fleet, from the leases.
+
+        Raises:
+            Unavailable: the lease store did not answer.
+        """
+        return await self._fleet.read()
+
+    def _dispatch(self, seat: Seat, term: Term) -> SeatDispatch:
+        return SeatDispatch(
+            seat,
+            may_start=lambda: self.host.may_start(seat.handle),
+            note_deferral=lambda: self.host.note_deferral(seat.handle),
+            fence=lambda: self.host.fence(seat.handle),
+            ledger=self._ledger,
+            outbox=self._outbox,
+            runner=self._runner(seat),
+            slots=self._slots,
+            clock=self._ports.clock,
+            entropy=self._ports.entropy,
+        )
+
+    def _runner(self, seat: Seat) -> Runner:
+        match seat.runner:
+            case CommandRunner():
+                return CommandSeatRunner(
+                    seat.runner, self._ports.programs, clock=self._ports.clock, base_env=self._config.program_env
+                )
+            case ScriptRunner():
+                return ScriptSeatRunner(seat.runner, clock=self._ports.clock)
+
+    async def _finish_mailboxes(self, handles: list[str]) -> None:
+        made = await self._mailboxes.ensure_until_made(handles)
+        _log.info("seat_mailboxes_ready", seats=len(handles), made=made)
+
+    def _in_background(self, work: Awaitable[None], name: str) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception:
+                _log.exception("background_work_broke", work=name)
+
+        task = asyncio.get_running_loop().create_task(guarded(), name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

@@ -1,0 +1,82 @@
+"""The fleet as its leases tell it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from crewlet.company.model import CommandRunner, Company, Seat
+from crewlet.node.status import FleetSnapshot, NodeSnapshot, SeatSnapshot, Unplaceable
+from crewlet.ports.cells import Cells
+from crewlet.seats.lease import NODE, SEAT, Lease
+from crewlet.seats.leases import LeaseStore
+from crewlet.seats.noderow import ROLES, NodeRow, row_from_lease
+from crewlet.seats.placement import plan
+
+_SPECTATOR = NodeRow(node_id="", roles=frozenset({"ingress"}))
+"""Asks the placement arithmetic without taking part in it."""
+
+
+class FleetReader:
+    """Reads nodes and seats from the lease bucket, so that every node answers alike."""
+
+    def __init__(self, leases: LeaseStore, bucket: Cells, company: Callable[[], Company], node_id: str) -> None:
+        self._leases = leases
+        self._bucket = bucket
+        self._company = company
+        self._node_id = node_id
+
+    async def read(self) -> FleetSnapshot:
+        """Two lists and the store's clock, read side by side.
+
+        Raises:
+            Unavailable: the store did not answer.
+        """
+        nodes, seats, mark = await asyncio.gather(
+            self._leases.list_live(NODE), self._leases.list_live(SEAT), self._bucket.mark()
+        )
+        company, now = self._company(), mark.store_now
+        rows = {lease.name: row_from_lease(lease) for lease in nodes}
+        held = {lease.name: lease for lease in seats}
+        unplaceable = plan(list(rows.values()), company.seats, _SPECTATOR).unplaceable
+        return FleetSnapshot(
+            company=company.name,
+            this_node=self._node_id,
+            nodes=tuple(
+                _node(lease, rows[lease.name], seats, now) for lease in sorted(nodes, key=lambda lease: lease.name)
+            ),
+            seats=tuple(_seat(seat, held.get(seat.handle), now) for seat in company.seats),
+            unplaceable=tuple(Unplaceable(seat.handle, str(seat.placement)) for seat in unplaceable),
+            unmanned_roles=tuple(role for role in ROLES if not any(role in row.roles for row in rows.values())),
+        )
+
+
+def _node(lease: Lease, row: NodeRow, seats: Sequence[Lease], now: datetime) -> NodeSnapshot:
+    return NodeSnapshot(
+        id=lease.name,
+        roles=tuple(sorted(row.roles)),
+        labels=dict(row.labels),
+        owner=lease.owner,
+        protocol=lease.protocol,
+        seats=sum(seat.owner == lease.owner for seat in seats),
+        expires_in=_seconds_left(lease, now),
+        draining=lease.meta.get("draining") is True,
+        withdrawn=row.seats_withdrawn,
+    )
+
+
+def _seat(seat: Seat, lease: Lease | None, now: datetime) -> SeatSnapshot:
+    return SeatSnapshot(
+        handle=seat.handle,
+        title=seat.title,
+        runner="command" if isinstance(seat.runner, CommandRunner) else "script",
+        placement=str(seat.placement),
+        node=lease.owner.rpartition(":")[0] if lease else None,
+        owner=lease.owner if lease else None,
+        epoch=lease.epoch if lease else None,
+        acquired_at=lease.acquired_at if lease else None,
+        expires_in=_seconds_left(lease, now) if lease else None,
+    )
+
+
+def _seconds_left(lease: Lease, now: datetime) -> float:
+    return round(max(0.0, (lease.expires_at - now).total_seconds()), 3)

@@ -1,0 +1,160 @@
+"""A held seat on this node: what is set up when its lease is won, and torn down before the lease may go.
+
+The inbox is attached last, so that no mail arrives before the seat can work it, and its detach is proven before the
+release is reported as done, so that no lease goes while this process could still be handed the seat's mail.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from crewlet.company.model import Company, Seat
+from crewlet.mail import topics
+from crewlet.mail.conversations import inbox_batches
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import Misuse
+from crewlet.ports.mail import Attachment, Mail
+from crewlet.ports.term import Term
+from crewlet.turns.dispatch import SeatDispatch
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Running:
+    """What exists for one tenure of one seat."""
+
+    term: Term
+    dispatch: SeatDispatch
+    attachment: Attachment
+
+
+class SeatRuntime:
+    """The host's hooks: turns leases into running seats and back.
+
+    Args:
+        company: the document in force.
+        mail: the port.
+        make_dispatch: builds the handler of a seat's inbox for one tenure.
+        handoff_wait_s: how long a voluntary release other than a drain waits for the running turn.
+    """
+
+    def __init__(
+        self,
+        company: Callable[[], Company],
+        mail: Mail,
+        make_dispatch: Callable[[Seat, Term], SeatDispatch],
+        *,
+        clock: Clock,
+        handoff_wait_s: float,
+    ) -> None:
+        self._company = company
+        self._mail = mail
+        self._make_dispatch = make_dispatch
+        self._clock = clock
+        self._handoff_wait_s = handoff_wait_s
+        self._running: dict[str, _Running] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Turns running now."""
+        return sum(each.dispatch.is_busy for each in self._running.values())
+
+    def last_errors(self) -> Mapping[str, str]:
+        """Why a held seat's last turn broke, by handle, for those whose did."""
+        return {handle: error for handle, each in sorted(self._running.items()) if (error := each.dispatch.last_error)}
+
+    def is_busy(self, handle: str) -> bool:
+        running = self._running.get(handle)
+        return running is not None and (running.dispatch.is_busy or running.attachment.is_handling)
+
+    async def on_acquire(self, term: Term, good_until: float) -> None:
+        """Establish the seat; its inbox last.
+
+        Raises:
+            Misuse: the company has no such seat any more.
+            Unavailable: the inbox could not be attached.
+        """
+        handle = _handle(term)
+        seat = self._company().seat(handle)
+        if seat is None:
+            raise Misuse(f"the company has no seat {handle!r}")
+        started = self._clock.elapsed()
+        dispatch = self._make_dispatch(seat, term)
+        company = self._company()
+        attachment = await self._mail.attach(
+            topics.inbox(handle),
+            dispatch,
+            good_until=good_until,
+            options=inbox_batches(company.coalesce_max_batch, company.coalesce_window_s),
+        )
+        self._running[handle] = _Running(term, dispatch, attachment)
+        elapsed_ms = round(1000 * (self._clock.elapsed() - started))
+        _log.info("inbox_attached", seat=handle, epoch=term.epoch, elapsed_ms=elapsed_ms)
+
+    async def on_release(self, term: Term, *, reason: str, is_voluntary: bool) -> None:
+        """Take the seat down; returns only when nothing of this tenure can act or be handed mail any more.
+
+        Raises:
+            DetachUnproven, ProgramUnproven: something may be left. The lease must be kept; call again.
+        """
+        handle = _handle(term)
+        running = self._running.get(handle)
+        if running is None or running.term != term:
+            return
+        if is_voluntary:
+            running.attachment.quiesce()
+            await self._wait_idle(running, None if reason == "drain" else self._handoff_wait_s)
+            await running.attachment.detach()
+            await running.dispatch.cancel(reason)
+        else:
+            # The turn must end even when the broker cannot prove the detach.
+            detached, cancelled = await asyncio.gather(
+                running.attachment.detach(), running.dispatch.cancel(reason), return_exceptions=True
+            )
+            for failure in (detached, cancelled):
+                if isinstance(failure, BaseException):
+                    raise failure
+        if self._running.get(handle) is running:
+            del self._running[handle]
+
+    async def _wait_idle(self, running: _Running, bound_s: float | None) -> None:
+        give_up_at = None if bound_s is None else self._clock.elapsed() + bound_s
+        while running.attachment.is_handling or running.dispatch.is_busy:
+            if give_up_at is not None and self._clock.elapsed() >= give_up_at:
+                return
+            await self._clock.sleep(0.02)
+
+    def on_admission(self, handle: str, admits: bool) -> None:
+        running = self._running.get(handle)
+        if running is None:
+            return
+        if admits:
+            running.attachment.unquiesce()
+        else:
+            running.attachment.quiesce()
+
+    def on_established(self, term: Term) -> None:
+        """Nothing here waits for a seat to be established: its inbox delivers, and admission says when."""
+
+    def on_renewed(self, term: Term, good_until: float) -> None:
+        running = self._running.get(_handle(term))
+        if running is not None and running.term == term:
+            running.attachment.prolong(good_until)
+
+    async def stop_programs(self, term: Term) -> None:
+        """End the seat's turn and its programs before the lease can lapse, and take no more deliveries.
+
+        Raises:
+            ProgramUnproven: some process may be left.
+        """
+        running = self._running.get(_handle(term))
+        if running is not None and running.term == term:
+            running.attachment.quiesce()
+            await running.dispatch.cancel("lease_lapsing")
+
+
+def _handle(term: Term) -> str:
+    return term.resource.partition(":")[2]
