@@ -1,0 +1,47 @@
+# Needs only python3 (3.11 or newer, with venv) and make. Everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench lock clean
+
+help: ## say what there is
+	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Crewlet needs Python 3.11 or newer; set PYTHON=/path/to/it."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $(STAMP)
+
+setup: $(STAMP) ## make .venv with the locked dependencies and the project
+
+demo: setup ## a three-node company survives a killed node, a frozen one and a broker restart
+	$(BIN)/crewlet demo --docs .
+
+test: setup ## everything that CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint, types, layers, unit tests: under a minute
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q tests/unit
+
+bench: setup ## the benchmark table, as ratios against the raw client in the same run
+	$(BIN)/python -m benchmarks --json
+
+lock: setup ## resolve the dependencies again
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --all-extras --python-version 3.11 pyproject.toml --output-file requirements.lock
+
+clean: ## remove what the build made
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
