@@ -1,0 +1,201 @@
+"""Reading the company document: which units and roles there are, and what runs each seat.
+
+Every rule that can be checked from the document alone is checked here, so that what comes out is a valid company.
+Nothing of the environment is read, and nothing is looked for on disk but the document.
+"""
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from crewlet.company.model import CommandRunner, Company, Placement, Runner, ScriptRunner, Seat
+from crewlet.company.rules import read_handle, read_labels, read_node_id
+from crewlet.company.script import Sends, check_sends, read_steps
+from crewlet.kit.fields import Block, Field
+from crewlet.kit.yamlfile import ListNode, parse, read_text
+
+MAX_TIMEOUT_S: Final = 7 * 24 * 3600
+PYTHON_WORD: Final = "{python}"
+"""As the first word of a command: the interpreter that runs Crewlet."""
+
+_COMPANY_KEYS = ("name", "units", "roles", "notification_coalesce_window_seconds", "notification_coalesce_max_batch")
+_ROLE_KEYS = ("handle", "title", "unit", "kind", "placement", "runner")
+_COMMAND_KEYS = ("type", "command", "env", "cwd", "timeout_s")
+_SCRIPT_KEYS = ("type", "steps")
+
+
+def load_company(path: Path) -> Company:
+    """The company that a file describes. Relative working folders are taken from the file's own folder.
+
+    Raises:
+        ConfigRefused: with file, line, field and remedy.
+    """
+    text = read_text(path, remedy="write one, or let `crewlet init` do it")
+    return parse_company(text, str(path), folder=path.parent.resolve())
+
+
+def parse_company(text: str, source: str, *, folder: Path | None = None) -> Company:
+    """The company that a text describes.
+
+    Args:
+        source: names the text in refusals.
+        folder: where relative working folders are taken from, and the one of a command without any; None leaves the
+            first refused and the second open.
+
+    Raises:
+        ConfigRefused: with source, line, field and remedy.
+    """
+    document = Block.of_document(parse(text, source), source, _COMPANY_KEYS)
+    name = document.require("name", "write `name:` with the company's name").line_of_text()
+    window = document.get("notification_coalesce_window_seconds")
+    batch = document.get("notification_coalesce_max_batch")
+    roles = _read_roles(document.get("roles"), _read_units(document.get("units")), folder)
+    return Company(
+        name=name,
+        seats=tuple(role for role in roles if isinstance(role, Seat)),
+        people=tuple(role for role in roles if isinstance(role, str)),
+        coalesce_window_s=window.number(0, 60) if window else 0.0,
+        coalesce_max_batch=batch.integer(1, 100) if batch else 20,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    line: int
+    parent: str | None
+    field: Field
+
+
+def _read_units(field: Field | None) -> Mapping[str, _Unit]:
+    units: dict[str, _Unit] = {}
+    for item in field.items() if field else ():
+        block = item.block(("name", "parent"))
+        name_field = block.require("name", "write `name:` with the unit's name")
+        name = name_field.line_of_text()
+        if name in units:
+            problem = f"the unit {name!r} is here twice (first on line {units[name].line})"
+            name_field.refuse(problem, "rename one of them")
+        parent = block.get("parent")
+        units[name] = _Unit(name_field.line, parent.line_of_text() if parent else None, parent or name_field)
+    for name, unit in units.items():
+        if unit.parent is not None and unit.parent not in units:
+            unit.field.refuse(f"there is no unit {unit.parent!r}", _list_of("units", units))
+        _refuse_cycle(name, units)
+    return units
+
+
+def _refuse_cycle(name: str, units: Mapping[str, _Unit]) -> None:
+    seen = {name}
+    unit = units[name]
+    while unit.parent is not None and unit.parent in units:
+        if unit.parent in seen:
+            units[name].field.refuse(f"the unit {name!r} lies inside itself", "give one of its parents another parent")
+        seen.add(unit.parent)
+        unit = units[unit.parent]
+
+
+def _read_roles(field: Field | None, units: Mapping[str, _Unit], folder: Path | None) -> list[Seat | str]:
+    """Seats, and the handles of people as plain text, in the document's order."""
+    roles: list[Seat | str] = []
+    lines: dict[str, int] = {}
+    sends: Sends = []
+    for item in field.items() if field else ():
+        block = item.block(_ROLE_KEYS)
+        handle_field = block.require("handle", "write `handle:` with the seat's address")
+        handle = read_handle(handle_field)
+        if handle in lines:
+            problem = f"the handle {handle!r} is here twice (first on line {lines[handle]})"
+            handle_field.refuse(problem, "rename one of them")
+        lines[handle] = handle_field.line
+        roles.append(_read_role(block, handle, units, folder, sends))
+    check_sends(sends, {role.handle for role in roles if isinstance(role, Seat)}, lines.keys())
+    return roles
+
+
+def _read_role(block: Block, handle: str, units: Mapping[str, _Unit], folder: Path | None, sends: Sends) -> Seat | str:
+    title_field, unit_field, kind_field = block.get("title"), block.get("unit"), block.get("kind")
+    title = title_field.line_of_text() if title_field else ""
+    unit = unit_field.line_of_text() if unit_field else None
+    if unit_field is not None and unit not in units:
+        unit_field.refuse(f"there is no unit {unit!r}", _list_of("units", units))
+    placement, runner = block.get("placement"), block.get("runner")
+    if kind_field is not None and kind_field.choice(("agent", "human")) == "human":
+        for forbidden in (placement, runner):
+            if forbidden is not None:
+                forbidden.refuse("a person's role has none", "remove it, or write `kind: agent`")
+        return handle
+    return Seat(
+        handle=handle,
+        title=title,
+        unit=unit,
+        placement=_read_placement(placement) if placement else Placement(),
+        runner=_read_runner(runner, folder, sends) if runner else ScriptRunner(),
+    )
+
+
+def _read_placement(field: Field) -> Placement:
+    block = field.block(("node", "labels"))
+    node, labels = block.get("node"), block.get("labels")
+    return Placement(
+        node=read_node_id(node) if node else None,
+        labels=tuple(read_labels(labels).items()) if labels else (),
+    )
+
+
+def _read_runner(field: Field, folder: Path | None, sends: Sends) -> Runner:
+    kind = field.block({*_COMMAND_KEYS, *_SCRIPT_KEYS}).require("type", "write `type: command` or `type: script`")
+    if kind.choice(("command", "script")) == "command":
+        return _read_command(field.block(_COMMAND_KEYS), folder)
+    steps = field.block(_SCRIPT_KEYS).get("steps")
+    return ScriptRunner(read_steps(steps, sends) if steps else ())
+
+
+def _read_command(block: Block, folder: Path | None) -> CommandRunner:
+    env, cwd, timeout = block.get("env"), block.get("cwd"), block.get("timeout_s")
+    words = _read_words(block.require("command", "write the program and its arguments"))
+    return CommandRunner(
+        command=(sys.executable if words[0] == PYTHON_WORD else words[0], *words[1:]),
+        env=_read_env(env) if env else {},
+        cwd=_read_cwd(cwd, folder) if cwd else str(folder) if folder else None,
+        timeout_s=timeout.number(0.001, MAX_TIMEOUT_S) if timeout else None,
+    )
+
+
+def _read_words(field: Field) -> tuple[str, ...]:
+    if isinstance(field.node, ListNode):
+        words = tuple(item.text() for item in field.items())
+    else:
+        try:
+            words = tuple(shlex.split(field.text()))
+        except ValueError:
+            field.refuse("a quote or backslash in this command is not closed", "close it, or write the words as a list")
+    if not words or not words[0].strip():
+        field.refuse("the command names no program", f"write one, for instance `{PYTHON_WORD} agent.py`")
+    if any("\0" in word for word in words):
+        field.refuse("the command has a null character", "remove it")
+    return words
+
+
+def _read_env(field: Field) -> Mapping[str, str]:
+    env: dict[str, str] = {}
+    for name, value in field.pairs():
+        if not name or "=" in name or not name.isprintable() or any(char.isspace() for char in name):
+            value.refuse(f"{name!r} cannot be the name of a variable", "use letters, digits and underscores")
+        env[name] = value.text()
+        if "\0" in env[name]:
+            value.refuse("the value has a null character", "remove it")
+    return env
+
+
+def _read_cwd(field: Field, folder: Path | None) -> str:
+    path = Path(field.line_of_text())
+    if folder is None and not path.is_absolute():
+        field.refuse(f"{str(path)!r} is relative and this text has no folder", "write an absolute path")
+    return str((folder or Path("/")).joinpath(path).resolve())
+
+
+def _list_of(noun: str, names: Mapping[str, object]) -> str:
+    return f"the {noun} are {', '.join(names)}" if names else f"add it to `{noun}:`"
