@@ -1,0 +1,276 @@
+"""The only place that chooses adapters: one node, from its settings and the company's document.
+
+It decides what answers at each port, in which order the parts come up, and in which they go down. What a node does
+with its ports is `crewlet.node`.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import fcntl
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from crewlet.adapters.local.cells import LocalCells
+from crewlet.adapters.nats.cells import NatsCells
+from crewlet.adapters.nats.connection import BrokerAddress, Connection
+from crewlet.adapters.nats.mail import NatsMail
+from crewlet.adapters.process.programs import ProcessPrograms
+from crewlet.adapters.system.clock import SystemClock
+from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.adapters.system.logs import configure_logs
+from crewlet.company.model import Company
+from crewlet.kit.refusal import ConfigRefused
+from crewlet.node.assembly import Node, NodeConfig, Ports
+from crewlet.node.settings import Settings
+from crewlet.ports.deadline import Deadline, NoDeadline
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import Mail
+from crewlet.supervisor.page import PAGE_ENV, PageDeadline
+from crewlet.web.app import create_app
+from crewlet.web.server import serve
+
+BROKER_URL_ENV = "CREWLET_BROKER_URL"
+"""Where the embedded broker listens, told by the parent process that runs it."""
+
+BROKER_TOKEN_ENV = "CREWLET_BROKER_TOKEN"
+
+_log = structlog.get_logger()
+
+
+def run_node(settings: Settings, company: Company) -> int:
+    """Run one node until it is told to stop, on the calling (main) thread.
+
+    SIGTERM or SIGINT drains it; a second one ends it at once. SIGUSR2 prints every thread's stack to stderr.
+
+    Returns:
+        0 after a drain, 1 when the broker could not be reached in time.
+
+    Raises:
+        ConfigRefused: the settings do not fit this machine or broker.
+    """
+    configure_logs(level=settings.logging.level, form=settings.logging.format)
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    try:
+        with _data_dir_locked(settings.node.data_dir):
+            return _run(_main(settings, company))
+    except Unavailable as error:
+        print(f"crewlet node: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(main: Coroutine[Any, Any, int]) -> int:
+    try:
+        import uvloop  # noqa: PLC0415 - does not install everywhere
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+async def _main(settings: Settings, company: Company) -> int:
+    stopping = _stop_signals()
+    entropy = SystemEntropy()
+    owner = f"{settings.node.id}:{entropy.token(4)}"
+    async with _ports(settings, owner, entropy, stopping) as ports:
+        if ports is None:
+            return 0
+        node = Node(_node_config(settings, owner), company, ports)
+        if not await _unless_stopped(node.open(), stopping):
+            return 0
+        try:
+            async with _served(node, settings):
+                if await _unless_stopped(node.start(), stopping):
+                    await stopping.wait()
+                await node.drain()
+        finally:
+            await node.close()
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _ports(
+    settings: Settings, owner: str, entropy: SystemEntropy, stopping: asyncio.Event
+) -> AsyncIterator[Ports | None]:
+    """The bundle, or None when the node was stopped while it waited for the broker."""
+    is_local = settings.coordination.type == "local"
+    clock = SystemClock(counts_suspend=not is_local)
+    opened: list[Connection] = []
+
+    async def connect() -> None:
+        opened.append(
+            await Connection.open(
+                _address(settings, owner),
+                clock=clock,
+                startup_timeout_s=settings.startup_timeout_s,
+                replicas=settings.stream.replicas,
+            )
+        )
+
+    if not await _unless_stopped(connect(), stopping):
+        yield None
+        return
+    connection = opened[0]
+    mails: list[NatsMail] = []
+
+    async def open_mail(ack_window_s: float) -> Mail:
+        mail = NatsMail(connection, clock=clock, entropy=entropy, ack_window_s=ack_window_s)
+        await mail.start()
+        mails.append(mail)
+        return mail
+
+    async def close_mail() -> None:
+        for mail in mails:
+            await mail.stop()
+
+    shared = NatsCells(connection, entropy=entropy)
+    local = LocalCells(clock, epochs_file=settings.node.data_dir / "epochs") if is_local else None
+    try:
+        yield Ports(
+            lease_cells=local or shared,
+            cells=shared,
+            open_mail=open_mail,
+            close_mail=close_mail,
+            is_linked=lambda: connection.is_connected,
+            programs=ProcessPrograms(),
+            clock=clock,
+            entropy=entropy,
+            deadline=_deadline(),
+            leases_can_lapse=not is_local,
+        )
+    finally:
+        await connection.close()
+
+
+def _address(settings: Settings, owner: str) -> BrokerAddress:
+    stream = settings.stream
+    if stream.type == "nats":
+        tls = stream.tls
+        return BrokerAddress(
+            urls=(stream.url,),
+            token=stream.token,
+            credentials=stream.credentials,
+            tls_ca=tls.ca if tls else None,
+            tls_cert=tls.cert if tls else None,
+            tls_key=tls.key if tls else None,
+            name=owner,
+        )
+    url = os.environ.get(BROKER_URL_ENV)
+    if not url:
+        raise ConfigRefused(
+            "a bare node runs no broker of its own, and stream.type is embedded",
+            where="stream.type",
+            remedy="start it with `crewlet up`, or set stream.type to nats and stream.url to a running broker",
+        )
+    return BrokerAddress(urls=(url,), token=os.environ.get(BROKER_TOKEN_ENV), name=owner)
+
+
+def _deadline() -> Deadline:
+    fd = os.environ.get(PAGE_ENV)
+    return PageDeadline.open(int(fd)) if fd else NoDeadline()
+
+
+def _node_config(settings: Settings, owner: str) -> NodeConfig:
+    return NodeConfig(
+        node_id=settings.node.id,
+        owner=owner,
+        roles=frozenset(settings.node.roles),
+        labels=settings.node.labels,
+        max_concurrent=settings.node.max_concurrent,
+        lease_ttl_s=settings.coordination.lease_ttl_seconds,
+        program_env={name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
+    )
+
+
+@contextlib.asynccontextmanager
+async def _served(node: Node, settings: Settings) -> AsyncIterator[None]:
+    """HTTP, bound before seats are claimed and closed after they are given back."""
+    if settings.api.port == 0:
+        yield
+        return
+    port = 0 if settings.api.port == "auto" else settings.api.port
+    server = await serve(create_app(node, settings.api), settings.api.host, port)
+    try:
+        with _node_file(settings, server.url):
+            _log.info("api_listening", url=server.url)
+            yield
+    finally:
+        await server.stop()
+        _log.info("api_stopped")
+
+
+def _stop_signals() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT. The second gets the system's own answer: death at once."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def on_signal() -> None:
+        stopping.set()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
+    return stopping
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> bool:
+    """Do the work, or give it up when the node is told to stop. True when it was done."""
+    doing = asyncio.ensure_future(work)
+    told = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({doing, told}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+        if not doing.done():
+            doing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await doing
+    return not doing.cancelled()
+
+
+@contextlib.contextmanager
+def _data_dir_locked(data_dir: Path) -> Iterator[None]:
+    """One node a data directory: its epochs and its address file have one writer."""
+    run_dir = data_dir / "run"
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(run_dir / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigRefused(
+            f"the data directory cannot be used: {error.strerror}", where=f"node.data_dir {data_dir}"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Unavailable(f"another node runs on the data directory {data_dir}; stop it first") from error
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _node_file(settings: Settings, url: str) -> Iterator[None]:
+    """Tell the command line where this node listens, readable by this user alone."""
+    path = settings.node.data_dir / "run" / "node.json"
+    facts = {"url": url, "pid": os.getpid(), "node_id": settings.node.id, "token": settings.api.token}
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump({name: value for name, value in facts.items() if value is not None}, file)
+    fresh.replace(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
