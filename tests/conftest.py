@@ -1,0 +1,18 @@
+"""What every test gets."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+_BEHAVIOURS = Path(__file__).parents[1] / "docs" / "behaviours.md"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A mark that claims a behaviour must name one that exists."""
+    known = set(re.findall(r"^- ([A-Z]{2}-\d\d) ", _BEHAVIOURS.read_text(encoding="utf-8"), re.MULTILINE))
+    for item in items:
+        for mark in item.iter_markers("proves"):
+            unknown = [behaviour for behaviour in mark.args if behaviour not in known]
+            if unknown or not mark.args:
+                raise pytest.UsageError(f"{item.nodeid}: proves{mark.args} names no line of docs/behaviours.md")

@@ -1,0 +1,54 @@
+"""What a user gets: the wheel, its data files, and the arrows between the packages."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_layers_hold() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    run = subprocess.run([linter], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run(
+        [uv, "build", "--quiet", "--wheel", "--out-dir", folder, ROOT], check=True, capture_output=True, timeout=100
+    )
+    return next(folder.glob("crewlet-*.whl"))
+
+
+def test_the_wheel_carries_types_and_the_example_company(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "crewlet/py.typed" in names
+    assert "crewlet/examples/docs_desk/company.yaml" in names
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_the_wheel_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    run = subprocess.run(
+        [sys.executable, "-c", "import crewlet, crewlet.cli; print(crewlet.__file__)"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.stdout.strip() == str(tmp_path / "site" / "crewlet" / "__init__.py"), run.stderr
+
+
+def test_every_package_says_what_belongs_in_it() -> None:
+    packages = [path.parent for path in (ROOT / "src" / "crewlet").glob("*/__init__.py")]
+    for package in packages:
+        text = (package / "__init__.py").read_text(encoding="utf-8")
+        assert "Belongs here:" in text and "Does not:" in text, package.name
