@@ -1,0 +1,206 @@
+"""Reading `crewlet.yaml` into `Settings`, with every refusal that the file alone allows."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from crewlet.company.rules import NODE_ID_REMEDY, ROLES, is_node_id, read_labels, read_node_id
+from crewlet.kit.fields import Block, Field
+from crewlet.kit.refusal import ConfigRefused
+from crewlet.kit.yamlfile import MapNode, parse, read_text, resolve_references
+from crewlet.node.settings_model import (
+    ApiSettings,
+    ClusterSettings,
+    CoordinationSettings,
+    LoggingSettings,
+    NodeSettings,
+    Settings,
+    StreamSettings,
+    TlsSettings,
+    node_file,
+)
+from crewlet.node.settings_stream import is_loopback, read_secret, read_stream
+
+__all__ = [
+    "DEFAULT_NODE_ID",
+    "NODE_ID_ENV",
+    "ApiSettings",
+    "ClusterSettings",
+    "CoordinationSettings",
+    "LoggingSettings",
+    "NodeSettings",
+    "Settings",
+    "StreamSettings",
+    "TlsSettings",
+    "load_data_dir",
+    "load_settings",
+    "node_file",
+    "parse_settings",
+]
+
+DEFAULT_NODE_ID: Final = "node-0"
+NODE_ID_ENV: Final = "CREWLET_NODE_ID"
+DEFAULT_DATA_DIR: Final = ".crewlet"
+DEFAULT_COMPANY: Final = "company.yaml"
+MAX_CONCURRENT_CEILING: Final = 10_000
+LEASE_TTL_RANGE_S: Final = (3, 3600)
+STARTUP_RANGE_S: Final = (1, 3600)
+
+_KEYS: Final = ("node", "coordination", "stream", "api", "logging", "company", "startup_timeout_s")
+_NODE_KEYS: Final = ("id", "roles", "labels", "max_concurrent", "data_dir")
+_MISSING: Final = "write one, or let `crewlet init` do it"
+
+
+def load_settings(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a file.
+
+    Args:
+        environ: what `${NAME}` and `CREWLET_NODE_ID` are read from; None is this process's environment.
+
+    Raises:
+        ConfigRefused: with file, line, field and remedy.
+    """
+    return parse_settings(read_text(path, remedy=_MISSING), path, environ=environ)
+
+
+def parse_settings(text: str, path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a text, as if it stood in the file `path`.
+
+    Raises:
+        ConfigRefused: with file, line, field and remedy.
+    """
+    variables = os.environ if environ is None else environ
+    source = str(path)
+    document = Block.of_document(resolve_references(parse(text, source), source, variables), source, _KEYS)
+    folder = path.absolute().parent
+    node = _read_node(document.get("node"), folder, variables)
+    coordination = _read_coordination(document.get("coordination"))
+    stream = read_stream(document, folder, node.data_dir, lambda: _refuse_local(document, coordination))
+    if stream.cluster is not None:
+        _require_own_id(document, variables)
+    company, timeout = document.get("company"), document.get("startup_timeout_s")
+    return Settings(
+        path=path.absolute(),
+        node=node,
+        coordination=coordination,
+        stream=stream,
+        api=_read_api(document.get("api")),
+        logging=_read_logging(document.get("logging")),
+        company=_path(company, folder, DEFAULT_COMPANY),
+        startup_timeout_s=timeout.number(*STARTUP_RANGE_S) if timeout else 120.0,
+    )
+
+
+def load_data_dir(path: Path, *, environ: Mapping[str, str] | None = None) -> Path:
+    """The data directory of a file, whatever else the file says: enough to find the node that runs with it.
+
+    Raises:
+        ConfigRefused: no such file, no YAML, or an unusable `node.data_dir`.
+    """
+    source = str(path)
+    node = parse(read_text(path, remedy=_MISSING), source).values.get("node")
+    if not isinstance(node, MapNode) or "data_dir" not in node.values:
+        return path.absolute().parent / DEFAULT_DATA_DIR
+    only = MapNode({"data_dir": node.values["data_dir"]}, node.key_lines, node.line)
+    resolved = resolve_references(only, source, os.environ if environ is None else environ)
+    return _path(
+        Block.of_document(resolved, source, _NODE_KEYS).get("data_dir"), path.absolute().parent, DEFAULT_DATA_DIR
+    )
+
+
+def _read_node(field: Field | None, folder: Path, variables: Mapping[str, str]) -> NodeSettings:
+    if field is None:
+        return NodeSettings(id=_id_from(variables), data_dir=folder / DEFAULT_DATA_DIR)
+    block = field.block(_NODE_KEYS)
+    own_id, roles, labels, turns = (block.get(key) for key in ("id", "roles", "labels", "max_concurrent"))
+    return NodeSettings(
+        id=read_node_id(own_id) if own_id else _id_from(variables),
+        data_dir=_path(block.get("data_dir"), folder, DEFAULT_DATA_DIR),
+        roles=_read_roles(roles) if roles else ROLES,
+        labels=read_labels(labels) if labels else {},
+        max_concurrent=(turns.integer(0, MAX_CONCURRENT_CEILING) or 32) if turns else 32,
+    )
+
+
+def _id_from(variables: Mapping[str, str]) -> str:
+    found = variables.get(NODE_ID_ENV, "").strip()
+    if found and not is_node_id(found):
+        raise ConfigRefused(f"{found!r} cannot be a node id", where=NODE_ID_ENV, remedy=NODE_ID_REMEDY)
+    return found or DEFAULT_NODE_ID
+
+
+def _read_roles(field: Field) -> tuple[str, ...]:
+    roles = [item.choice(ROLES) for item in field.items()]
+    if not roles:
+        field.refuse("a node without a role does nothing", f"name some of {', '.join(ROLES)}, or leave `roles` out")
+    return tuple(sorted(set(roles)))
+
+
+def _read_coordination(field: Field | None) -> CoordinationSettings:
+    if field is None:
+        return CoordinationSettings()
+    block = field.block(("type", "lease_ttl_seconds"))
+    kind, ttl = block.get("type"), block.get("lease_ttl_seconds")
+    return CoordinationSettings(
+        type=cast(Literal["local", "embedded-kv"], kind.choice(("local", "embedded-kv"))) if kind else "local",
+        lease_ttl_seconds=ttl.number(*LEASE_TTL_RANGE_S) if ttl else 45.0,
+    )
+
+
+def _refuse_local(document: Block, coordination: CoordinationSettings) -> None:
+    """Called when the stream is shared: leases in one process would let every node own every seat."""
+    if coordination.type == "local":
+        problem = "local leases cannot be seen by the other nodes of a shared stream"
+        _nearest(document, "coordination", "type").refuse(problem, "set it to embedded-kv")
+
+
+def _require_own_id(document: Block, variables: Mapping[str, str]) -> None:
+    node = document.get("node")
+    has_id = node is not None and node.block(_NODE_KEYS).get("id") is not None
+    if not has_id and not variables.get(NODE_ID_ENV, "").strip():
+        remedy = f"write one that no other member has, or set {NODE_ID_ENV}"
+        _nearest(document, "node", "id").refuse("a member of a cluster needs an id of its own", remedy)
+
+
+def _nearest(document: Block, section: str, key: str) -> Field:
+    """The field `section.key`, or where it would have to be written."""
+    parent = document.get(section)
+    path = f"{section}.{key}"
+    if parent is None or not isinstance(parent.node, MapNode):
+        return Field(document.node, document.field.source, path, parent.line if parent else document.node.line)
+    return Field(parent.node, parent.source, path, parent.node.key_lines.get(key, parent.line))
+
+
+def _read_api(field: Field | None) -> ApiSettings:
+    if field is None:
+        return ApiSettings()
+    block = field.block(("host", "port", "token"))
+    host_field, port_field, token_field = block.get("host"), block.get("port"), block.get("token")
+    host = host_field.line_of_text() if host_field else "127.0.0.1"
+    token = read_secret(token_field) if token_field else None
+    if host_field is not None and token is None and not is_loopback(host):
+        host_field.refuse(f"{host!r} can be reached from other machines", "set api.token too, or write 127.0.0.1")
+    port: int | Literal["auto"] = "auto"
+    if port_field is not None and port_field.text().strip() != "auto":
+        port = port_field.integer(0, 65535)
+    return ApiSettings(host=host, port=port, token=token)
+
+
+def _read_logging(field: Field | None) -> LoggingSettings:
+    if field is None:
+        return LoggingSettings()
+    block = field.block(("level", "format"))
+    level, form = block.get("level"), block.get("format")
+    levels, forms = ("debug", "info", "warning", "error"), ("json", "console")
+    return LoggingSettings(
+        level=cast(Literal["debug", "info", "warning", "error"], level.choice(levels)) if level else "info",
+        format=cast(Literal["json", "console"], form.choice(forms)) if form else "json",
+    )
+
+
+def _path(field: Field | None, folder: Path, default: str) -> Path:
+    if field is None:
+        return folder / default
+    text = field.line_of_text()
+    return Path(os.path.normpath(folder / Path(text).expanduser()))
