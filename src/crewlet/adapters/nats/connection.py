@@ -1,0 +1,424 @@
+"""The one connection of a node to its broker: brought up with a bound, kept for ever, refused in one sentence.
+
+Nothing is buffered while it is down: whoever asks is told so at once, and decides again when it is back.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import msgspec
+import structlog
+from nats import errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from crewlet.adapters.nats.link import Link, NoTls
+from crewlet.adapters.nats.translate import (
+    JETSTREAM_DISABLED,
+    AccountAnswer,
+    Answer,
+    BrokerUnfit,
+    NobodyThere,
+    too_large,
+)
+from crewlet.kit.refusal import ConfigRefused
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import NotLive, Unavailable
+
+OLDEST_BROKER = (2, 11)
+API_TIMEOUT_S = 5.0
+
+_SAY_SO_EVERY_S = 10.0
+_CLOSE_TIMEOUT_S = 2.0
+_AUTH_REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
+
+State = Literal["connected", "disconnected", "closed"]
+A = TypeVar("A", bound=Answer)
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where the broker is, and how to be let in.
+
+    Attributes:
+        urls: `nats://host:port`, `tls://host:port`; one is enough, the others of a cluster are learnt from it.
+        token: the shared secret, or None.
+        credentials: path of a credentials file (a JWT and its seed), or None.
+        tls_ca, tls_cert, tls_key: paths of PEM files. With any of them, or a `tls://` URL, a server without TLS is
+            refused before anything secret is sent.
+        name: shown by the broker for this connection: the owner incarnation.
+    """
+
+    urls: tuple[str, ...]
+    token: str | None = None
+    credentials: str | Path | None = None
+    tls_ca: str | Path | None = None
+    tls_cert: str | Path | None = None
+    tls_key: str | Path | None = None
+    name: str = ""
+
+    @property
+    def needs_tls(self) -> bool:
+        return bool(self.tls_ca or self.tls_cert) or any(url.startswith("tls://") for url in self.urls)
+
+
+class Connection:
+    """A live connection. Made by `open`, ended by `close`."""
+
+    def __init__(self, address: BrokerAddress, *, clock: Clock, replicas: int, bring_up_s: float) -> None:
+        self.clock = clock
+        self.replicas = replicas
+        self.bring_up_s = bring_up_s
+        self._address = address
+        self._link = Link(needs_tls=address.needs_tls)
+        self._listeners: list[Callable[[State], None]] = []
+        self._is_closing = False
+        self._last_error: Exception | None = None
+        self._refused: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def open(
+        cls,
+        address: BrokerAddress,
+        *,
+        clock: Clock,
+        startup_timeout_s: float,
+        replicas: int = 1,
+        on_state: Callable[[State], None] | None = None,
+    ) -> Self:
+        """Connect, and wait until JetStream answers; on a cluster that takes a quorum.
+
+        Args:
+            startup_timeout_s: the bound of all waiting; also the bring-up budget of each bucket.
+            replicas: of every bucket and stream this node makes.
+            on_state: told of each change; must not block.
+
+        Raises:
+            Unavailable: no broker, or no quorum, within the time.
+            BrokerUnfit: too old, without JetStream, without the TLS asked for, or it does not let this node in.
+            ConfigRefused: a file or URL of the address cannot be used.
+
+        Cancellation: nothing is left open.
+        """
+        connection = cls(address, clock=clock, replicas=replicas, bring_up_s=startup_timeout_s)
+        if on_state is not None:
+            connection.listen(on_state)
+        try:
+            await connection._bring_up()
+        except BaseException:
+            await connection.close()
+            raise
+        connection._tell("connected")
+        return connection
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the socket is up, as far as this side knows."""
+        return self._link.is_connected
+
+    @property
+    def client(self) -> Link:
+        """The client library's connection, for subscriptions. Ask through `request` and `api`."""
+        return self._link
+
+    @property
+    def js(self) -> JetStreamContext:
+        return JetStreamContext(self._link, timeout=API_TIMEOUT_S)
+
+    def listen(self, listener: Callable[[State], None]) -> Callable[[], None]:
+        """Have `listener` told of each change of state; it must not block. Returns what ends that."""
+        self._listeners.append(listener)
+
+        def forget() -> None:
+            with contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return forget
+
+    async def request(
+        self, subject: str, payload: bytes = b"", *, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> Msg:
+        """Ask, and wait for one answer.
+
+        Raises:
+            NobodyThere: nothing listens on the subject; the request had no effect.
+            Unavailable: no connection (the request was not sent), or no answer (it may have had its effect).
+            Misuse: over the broker's size limit; not sent.
+            NotLive: this connection was closed by its owner.
+        """
+        if self._is_closing:
+            raise NotLive("the connection to the broker is closed")
+        if not self._link.is_connected:
+            raise Unavailable("there is no connection to the broker")
+        size = len(payload) + (12 + sum(len(name) + len(text) + 4 for name, text in headers.items()) if headers else 0)
+        if size > self._link.max_payload:
+            raise too_large(size, self._link.max_payload)
+        try:
+            return await self._link.request(
+                subject, payload, timeout=timeout_s, headers=dict(headers) if headers else None
+            )
+        except errors.NoRespondersError as error:
+            raise NobodyThere(f"nothing answers on {subject}") from error
+        except (errors.Error, TimeoutError, OSError) as error:
+            raise Unavailable(f"no answer on {subject} within {timeout_s:g} s: {error!r}") from error
+
+    async def api(self, verb: str, body: Mapping[str, Any] | None, kind: type[A], *, timeout_s: float) -> A:
+        """Ask the JetStream API, for instance `STREAM.INFO.name`.
+
+        Raises:
+            ApiError: a definite refusal.
+            Unavailable: no answer, or a server that cannot answer now.
+        """
+        message = await self.request(
+            f"$JS.API.{verb}", msgspec.json.encode(body) if body is not None else b"", timeout_s=timeout_s
+        )
+        answer = decode(message.data, kind)
+        if answer.error is not None:
+            raise answer.error.as_error()
+        return answer
+
+    async def close(self) -> None:
+        """End the connection. What is on the wire is not waited for longer than two seconds. Harmless when repeated."""
+        self._is_closing = True
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._link.close()
+        except (TimeoutError, errors.Error, OSError) as error:
+            _log.debug("broker_close_unclean", error=repr(error))
+        finally:
+            self._link.cut()
+
+    async def _bring_up(self) -> None:
+        deadline = asyncio.get_running_loop().time() + self.bring_up_s
+        connecting = asyncio.ensure_future(self._link.connect(**self._options()))
+        try:
+            await self._patiently(connecting, deadline)
+        finally:
+            await _end(connecting)
+        self._check_version()
+        checking = asyncio.ensure_future(self._wait_for_jetstream())
+        try:
+            await self._patiently(checking, deadline)
+        finally:
+            await _end(checking)
+
+    async def _patiently(self, work: asyncio.Future[None], deadline: float) -> None:
+        """Wait for a part of the bring-up, saying so, until it is done, is refused, or the time is over."""
+        loop = asyncio.get_running_loop()
+        while True:
+            left = deadline - loop.time()
+            done, _ = await asyncio.wait(
+                {work, self._refused},
+                timeout=max(0.0, min(left, _SAY_SO_EVERY_S)),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if self._refused in done:
+                raise self._refused.result()
+            if work in done:
+                return work.result()
+            reason = str(self._last_error or "no answer") or repr(self._last_error)
+            if left <= _SAY_SO_EVERY_S:
+                where = ", ".join(self._address.urls)
+                raise Unavailable(
+                    f"the broker at {where} was not ready within {self.bring_up_s:g} s ({reason})"
+                ) from self._last_error
+            waited_s = round(self.bring_up_s - left + _SAY_SO_EVERY_S)
+            _log.warning("broker_waiting", urls=self._address.urls, waited_s=waited_s, reason=reason)
+
+    def _options(self) -> dict[str, Any]:
+        address = self._address
+        if address.credentials is not None:
+            _check_readable(address.credentials, "stream.credentials")
+            _check_can_sign()
+        return {
+            "servers": list(address.urls),
+            "name": address.name or None,
+            "token": address.token,
+            "user_credentials": None if address.credentials is None else str(address.credentials),
+            "tls": _tls(address),
+            "allow_reconnect": True,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 1,
+            "connect_timeout": 2,
+            "ping_interval": 1,
+            "max_outstanding_pings": 3,
+            "pending_size": 0,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnected,
+            "reconnected_cb": self._on_reconnected,
+            "closed_cb": self._on_closed,
+        }
+
+    def _check_version(self) -> None:
+        version = str(self._link.server_info.get("version", ""))
+        numbers = version.split(".")[:2]
+        if not all(number.isdigit() for number in numbers) or tuple(int(number) for number in numbers) < OLDEST_BROKER:
+            raise BrokerUnfit(
+                f"the broker at {self._url} is nats-server {version or 'of an unknown version'}",
+                where="stream.url",
+                remedy=f"run nats-server {OLDEST_BROKER[0]}.{OLDEST_BROKER[1]} or newer",
+            )
+
+    async def _wait_for_jetstream(self) -> None:
+        """Until the account's information is answered: in a cluster, only a leader with a quorum does."""
+        while True:
+            try:
+                message = await self.request("$JS.API.INFO", timeout_s=1.0)
+                fault = decode(message.data, AccountAnswer).error
+                if fault is None:
+                    return
+                if fault.err_code in JETSTREAM_DISABLED:
+                    raise self._no_jetstream()
+                self._last_error = fault.as_error()
+            except NobodyThere as error:
+                if not self._link.server_info.get("jetstream"):
+                    raise self._no_jetstream() from error
+                self._last_error = error
+            except Unavailable as error:
+                self._last_error = error
+            await asyncio.sleep(0.1)
+
+    def _no_jetstream(self) -> BrokerUnfit:
+        return BrokerUnfit(
+            f"the broker at {self._url} has no JetStream",
+            where="stream.url",
+            remedy="start it with JetStream (`nats-server --jetstream`), and enable it for this account",
+        )
+
+    @property
+    def _url(self) -> str:
+        found = self._link.connected_url
+        return found.geturl().rpartition("@")[2].removeprefix("nats://") if found else ", ".join(self._address.urls)
+
+    def _refuse(self, error: Exception) -> None:
+        if not self._refused.done():
+            self._refused.set_result(error)
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        text = str(error).lower()
+        if any(refusal in text for refusal in _AUTH_REFUSALS):
+            self._refuse(_not_let_in(self._url, error))
+        elif isinstance(error, NoTls):
+            self._refuse(_without_tls(self._url))
+        elif isinstance(error, ssl.SSLCertVerificationError):
+            self._refuse(_not_trusted(self._url, error))
+        _log.debug("broker_error", error=repr(error))
+
+    async def _on_disconnected(self) -> None:
+        if not self._is_closing:
+            _log.warning("broker_disconnected", urls=self._address.urls)
+        self._tell("disconnected")
+
+    async def _on_reconnected(self) -> None:
+        _log.info("broker_reconnected", url=self._url)
+        self._tell("connected")
+
+    async def _on_closed(self) -> None:
+        if not self._is_closing:
+            _log.error("broker_connection_closed", urls=self._address.urls)
+        self._tell("closed")
+
+    def _tell(self, state: State) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(state)
+            except Exception:  # noqa: BLE001
+                # An exception here would end the client's reconnecting.
+                _log.exception("broker_listener_failed", state=state)
+
+
+def decode(data: bytes, kind: type[A]) -> A:
+    """A JSON answer as a typed value.
+
+    Raises:
+        Unavailable: it is not one: whoever answered, nothing is known.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Unavailable(f"the broker's answer cannot be read: {error}") from error
+
+
+async def _end(work: asyncio.Future[None]) -> None:
+    """Cancel a part of the bring-up and see it end; the library may swallow a cancellation, so not for ever."""
+    work.cancel()
+    done, _ = await asyncio.wait({work}, timeout=1.0)
+    if done and not work.cancelled():
+        work.exception()
+
+
+def _tls(address: BrokerAddress) -> ssl.SSLContext | None:
+    if not address.needs_tls:
+        return None
+    for path, where in (
+        (address.tls_ca, "stream.tls.ca"),
+        (address.tls_cert, "stream.tls.cert"),
+        (address.tls_key, "stream.tls.key"),
+    ):
+        if path is not None:
+            _check_readable(path, where)
+    try:
+        context = ssl.create_default_context(cafile=address.tls_ca)
+        if address.tls_cert is not None:
+            context.load_cert_chain(address.tls_cert, address.tls_key)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigRefused(
+            f"the TLS files cannot be used ({error})", where="stream.tls", remedy="give PEM files that belong together"
+        ) from error
+    return context
+
+
+def _check_readable(path: str | Path, where: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            return
+    except OSError as error:
+        raise ConfigRefused(
+            f"{path} cannot be read ({error.strerror})", where=where, remedy="name a readable file"
+        ) from error
+
+
+def _check_can_sign() -> None:
+    if importlib.util.find_spec("nkeys") is None:
+        raise ConfigRefused(
+            "a credentials file needs the Python package nkeys, which is not installed",
+            where="stream.credentials",
+            remedy="install nats-py[nkeys], or use stream.token",
+        )
+
+
+def _not_let_in(url: str, error: Exception) -> BrokerUnfit:
+    refusal = BrokerUnfit(
+        f"the broker at {url} refuses these credentials",
+        where="stream.url",
+        remedy="set stream.token or stream.credentials to what that broker accepts",
+    )
+    refusal.__cause__ = error
+    return refusal
+
+
+def _without_tls(url: str) -> BrokerUnfit:
+    return BrokerUnfit(
+        f"the broker at {url} does not speak TLS, and stream.tls asks for it",
+        where="stream.tls",
+        remedy="enable TLS on the broker, or remove stream.tls",
+    )
+
+
+def _not_trusted(url: str, error: ssl.SSLCertVerificationError) -> BrokerUnfit:
+    refusal = BrokerUnfit(
+        f"the certificate of the broker at {url} is not trusted ({error.verify_message})",
+        where="stream.tls.ca",
+        remedy="name the authority that signed it",
+    )
+    refusal.__cause__ = error
+    return refusal

@@ -1,0 +1,74 @@
+"""The client library's connection, with its ways of dying silently closed.
+
+Everything that leans on the library's inside is in this one class; the tests against a faulty link hold it.
+"""
+
+import asyncio
+from typing import Any, cast
+
+import structlog
+from nats import errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+_log = structlog.get_logger()
+
+
+class NoTls(errors.Error):
+    """The server offers no TLS although it was asked for; nothing secret has been sent."""
+
+
+class Link(Client):
+    """A client that never gives up, sends nothing of a dead connection over the next, and needs TLS if told so."""
+
+    def __init__(self, *, needs_tls: bool = False) -> None:
+        super().__init__()
+        self._needs_tls = needs_tls
+
+    @property
+    def server_info(self) -> dict[str, Any]:
+        """What the server said of itself when the connection was made."""
+        return self._server_info
+
+    def cut(self) -> None:
+        """Drop the socket at once: a polite close waits for a peer that may be frozen."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def _process_err(self, err_msg: str) -> None:
+        """An error line costs this connection, never the client: the library would close itself for good."""
+        if "permissions violation" in err_msg.lower():
+            await super()._process_err(err_msg)
+            return
+        await self._error_cb(errors.Error(f"nats: {err_msg.strip(chr(39))}"))
+        await self._process_op_err(errors.Error(err_msg))
+
+    async def _attempt_reconnect(self) -> None:
+        self._drop_unsent()
+        self.cut()
+        while True:
+            try:
+                await super()._attempt_reconnect()
+            except Exception as error:  # noqa: BLE001
+                # The library's loop expects socket errors only; any other would end it, and the client with it.
+                _log.warning("broker_reconnect_failed", error=repr(error))
+                await asyncio.sleep(1.0)
+            else:
+                return
+
+    def _drop_unsent(self) -> None:
+        """Forget what the dead connection did not send, and answer who waits on it: at once, not at a time-out."""
+        self._pending.clear()
+        self._pending_data_size = 0
+        waiting_for_answers = cast("dict[str, asyncio.Future[Msg]]", self._resp_map)  # pyright: ignore[reportUnknownMemberType]
+        for waiting in list(waiting_for_answers.values()):
+            if not waiting.done():
+                waiting.set_exception(errors.ConnectionReconnectingError())
+                # Looked at here, because whoever asked may have been cancelled meanwhile.
+                waiting.exception()
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and self._needs_tls and not info.get("tls_required"):
+            raise NoTls("nats: the server does not require TLS")
+        await super()._process_info(info, initial_connection)

@@ -1,0 +1,83 @@
+"""The streams that mail lives on, and which of them a topic belongs to."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from nats.aio.client import Client
+
+from crewlet.adapters.nats.jsapi import STREAM_NAME_IN_USE, Rejected, ask
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import Misuse
+
+NS = 1_000_000_000
+DEDUPE_WINDOW_S = 120
+RECORD_AGE_S = 30 * 24 * 3600
+MAX_CONSUMERS = 1_000_000
+"""Said explicitly, because the broker's own default stops a stream at a thousand."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class MailStream:
+    """One stream. `keeps_interest`: it holds mail until every subscription has settled it, and nothing without one."""
+
+    name: str
+    prefix: str
+    keeps_interest: bool
+
+    def config(self, replicas: int) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            "name": self.name,
+            "subjects": [f"{self.prefix}>"],
+            "storage": "file",
+            "num_replicas": replicas,
+            "retention": "interest" if self.keeps_interest else "limits",
+            "max_consumers": MAX_CONSUMERS,
+            "duplicate_window": DEDUPE_WINDOW_S * NS,
+        }
+        if not self.keeps_interest:
+            config["max_age"] = RECORD_AGE_S * NS
+        return config
+
+
+AGENT = MailStream("CREWLET_AGENT", "crewlet.agent.", keeps_interest=True)
+NOTIFICATIONS = MailStream("CREWLET_NOTIFICATIONS", "crewlet.notifications.", keeps_interest=True)
+EVENTS = MailStream("CREWLET_EVENTS", "crewlet.events.", keeps_interest=False)
+DEAD_LETTERS = MailStream("CREWLET_DLQ", "dlq.", keeps_interest=False)
+STREAMS = (AGENT, NOTIFICATIONS, EVENTS, DEAD_LETTERS)
+
+_TOPIC = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)+")
+
+
+def stream_of(topic: str) -> MailStream:
+    """The stream that keeps a topic.
+
+    Raises:
+        Misuse: it is not a topic (empty, a wildcard, an empty token, a space), or no stream of ours keeps it.
+    """
+    if _TOPIC.fullmatch(topic):
+        for stream in STREAMS:
+            if topic.startswith(stream.prefix):
+                return stream
+    raise Misuse(f"{topic!r} is not a mail topic")
+
+
+async def ensure_stream(client: Client, clock: Clock, stream: MailStream, *, replicas: int, budget_s: float) -> None:
+    """Make the stream if it is not there; one that exists is adopted as it is.
+
+    Raises:
+        Unavailable: nobody answered within the budget.
+    """
+    wanted = stream.config(replicas)
+    try:
+        await ask(client, clock, f"STREAM.CREATE.{stream.name}", wanted, budget_s=budget_s, timeout_s=5.0)
+    except Rejected as error:
+        if error.err_code != STREAM_NAME_IN_USE:
+            raise
+        answer = await ask(client, clock, f"STREAM.INFO.{stream.name}", budget_s=budget_s)
+        found = answer["config"]
+        differs = {key: found.get(key) for key, value in wanted.items() if found.get(key) != value}
+        log.warning("mail_stream_adopted", stream=stream.name, differs=differs)

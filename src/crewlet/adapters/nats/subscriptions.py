@@ -1,0 +1,267 @@
+"""Durable subscriptions as JetStream consumers: their names, their settings, and the verbs on them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import structlog
+from nats.aio.client import Client
+
+from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, Answer, Rejected, ask
+from crewlet.adapters.nats.streams import NS, MailStream, stream_of
+from crewlet.mail import topics
+from crewlet.ports.clock import Clock
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.ports.mail import Backlog, Subscription
+
+MAX_ACK_PENDING = 10_000
+PAGE_TRIES = 8
+TOPIC_KEY, GROUP_KEY, MAKER_KEY = "crewlet_topic", "crewlet_group", "crewlet_maker"
+
+log = structlog.get_logger()
+
+
+def consumer_name(subscription: Subscription) -> str:
+    """The durable's name: the group itself for a seat's mailbox, else a readable head and a digest of the pair.
+
+    The two kinds never meet: the second has an underscore, which no handle may have.
+    """
+    if topics.seat_of(subscription) is not None:
+        return subscription.group
+    return f"{readable(subscription.group)}_{digest(subscription)}"
+
+
+def digest(subscription: Subscription) -> str:
+    """What tells one `(topic, group)` from every other, whatever characters they use."""
+    return sha256(f"{subscription.topic}\0{subscription.group}".encode()).hexdigest()[:16]
+
+
+def readable(text: str) -> str:
+    """A head for people: what a subject token or a consumer's name may hold, cut to 32 characters."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", text)[:32] or "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """The consumers of the broker behind one connection.
+
+    Attributes:
+        ack_window_s: the window a consumer made here gets, and the least that one found here must have.
+    """
+
+    client: Client
+    clock: Clock
+    entropy: Entropy
+    ack_window_s: float
+
+    async def ensure(self, subscription: Subscription) -> bool:
+        """Make the consumer if it is not there, and mend one that would lose mail or give it back too soon.
+
+        Raises:
+            Unavailable: nobody answered, or the name is taken by a consumer of another topic.
+        """
+        stream = stream_of(subscription.topic)
+        _check_group(subscription)
+        found = await self.info(subscription)
+        if found is None:
+            if await self._create(stream, subscription):
+                return True
+            found = await self.info(subscription)
+        if found is None:
+            raise Unavailable(f"the subscription {subscription} is being deleted")
+        await self._mend(stream, subscription, found["config"])
+        return False
+
+    async def info(self, subscription: Subscription, *, budget_s: float = 5.0) -> Answer | None:
+        """What the consumer's leader says of it, or None when there is none."""
+        stream = stream_of(subscription.topic)
+        subject = f"CONSUMER.INFO.{stream.name}.{consumer_name(subscription)}"
+        try:
+            return await ask(self.client, self.clock, subject, budget_s=budget_s)
+        except Rejected as error:
+            if error.err_code == CONSUMER_NOT_FOUND:
+                return None
+            raise Unavailable(str(error)) from error
+
+    async def backlog(self, subscription: Subscription) -> Backlog | None:
+        info = await self.info(subscription)
+        if info is None:
+            return None
+        return Backlog(int(info["num_pending"]), int(info["num_ack_pending"]), int(info["num_waiting"]))
+
+    async def delete(self, subscription: Subscription) -> bool:
+        stream = stream_of(subscription.topic)
+        try:
+            await ask(self.client, self.clock, f"CONSUMER.DELETE.{stream.name}.{consumer_name(subscription)}")
+        except Rejected as error:
+            if error.err_code == CONSUMER_NOT_FOUND:
+                return False
+            raise Unavailable(str(error)) from error
+        return True
+
+    async def is_covered(self, topic: str) -> bool:
+        """Whether some subscription keeps what is published to a topic. Asked of the broker, never remembered."""
+        stream = stream_of(topic)
+        likely = _mailbox_at(topic)
+        if likely is not None and await self.info(likely) is not None:
+            return True
+        return any(_filters(consumer, topic) for consumer in await self._all(stream.name))
+
+    async def listing(self, pattern: str) -> Sequence[Subscription]:
+        """Every subscription of ours whose topic matches, in order.
+
+        Raises:
+            Misuse: the pattern is empty or not one.
+            Unavailable: nobody answered, or no complete listing could be had.
+        """
+        matches = matcher(pattern)
+        found: list[Subscription] = []
+        for stream in await self._streams():
+            for consumer in await self._all(stream):
+                subscription = _named(stream, consumer)
+                if subscription is not None and matches(subscription.topic):
+                    found.append(subscription)
+        return sorted(found)
+
+    async def _create(self, stream: MailStream, subscription: Subscription) -> bool:
+        """Create only. The maker's token makes a repeat after a lost answer ours, and a peer's equal create not."""
+        name = consumer_name(subscription)
+        config = {
+            "name": name,
+            "durable_name": name,
+            "filter_subject": subscription.topic,
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "ack_wait": round(self.ack_window_s * NS),
+            "max_deliver": -1,
+            "max_ack_pending": MAX_ACK_PENDING,
+            "metadata": {
+                TOPIC_KEY: subscription.topic,
+                GROUP_KEY: subscription.group,
+                MAKER_KEY: self.entropy.token(),
+            },
+        }
+        body = {"stream_name": stream.name, "action": "create", "config": config}
+        subject = f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}"
+        try:
+            await ask(self.client, self.clock, subject, body, timeout_s=3.0, budget_s=8.0)
+        except Rejected as error:
+            if error.err_code == CONSUMER_EXISTS:
+                return False
+            raise Unavailable(str(error)) from error
+        return True
+
+    async def _mend(self, stream: MailStream, subscription: Subscription, config: dict[str, Any]) -> None:
+        """Only ever towards more: two nodes that want different windows settle on the longer, and neither flaps."""
+        if config.get("filter_subject") != subscription.topic:
+            log.error("subscription_foreign", topic=subscription.topic, group=subscription.group)
+            raise Unavailable(f"{consumer_name(subscription)} is a consumer of {config.get('filter_subject')!r}")
+        wanted: dict[str, Any] = {}
+        window = round(self.ack_window_s * NS)
+        if int(config.get("ack_wait", 0)) < window:
+            wanted["ack_wait"] = window
+        if int(config.get("max_deliver", -1)) != -1:
+            wanted["max_deliver"] = -1
+        if 0 < int(config.get("max_ack_pending", 0)) < MAX_ACK_PENDING:
+            wanted["max_ack_pending"] = MAX_ACK_PENDING
+        if config.get("inactive_threshold"):
+            wanted["inactive_threshold"] = 0
+        if not wanted:
+            return
+        log.info("subscription_mended", topic=subscription.topic, group=subscription.group, changed=sorted(wanted))
+        name = consumer_name(subscription)
+        body = {"stream_name": stream.name, "action": "update", "config": {**config, **wanted}}
+        try:
+            await ask(self.client, self.clock, f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}", body)
+        except Rejected as error:
+            raise Unavailable(str(error)) from error
+
+    async def _streams(self) -> list[str]:
+        names: list[str] = []
+        while True:
+            page = await self._page("STREAM.NAMES", len(names))
+            names.extend(page.get("streams") or [])
+            if len(names) >= int(page["total"]) or not page.get("streams"):
+                return [name for name in names if name.startswith("CREWLET_")]
+
+    async def _all(self, stream: str) -> list[dict[str, Any]]:
+        """Every consumer of a stream, however many pages. A listing that moved underneath is begun again."""
+        for _ in range(PAGE_TRIES):
+            consumers = await self._one_listing(stream)
+            if consumers is not None:
+                return consumers
+            await self.clock.sleep(0.05)
+        raise Unavailable(f"the consumers of {stream} could not be listed completely")
+
+    async def _one_listing(self, stream: str) -> list[dict[str, Any]] | None:
+        by_name: dict[str, dict[str, Any]] = {}
+        offset, total = 0, None
+        while total is None or offset < total:
+            try:
+                page = await self._page(f"CONSUMER.LIST.{stream}", offset)
+            except Rejected as error:
+                if error.err_code == STREAM_NOT_FOUND:
+                    return []
+                raise Unavailable(str(error)) from error
+            consumers = page.get("consumers") or []
+            if page.get("missing") or (total is not None and int(page["total"]) != total):
+                return None
+            total = int(page["total"])
+            by_name.update({consumer["name"]: consumer for consumer in consumers})
+            offset += len(consumers)
+            if not consumers and offset < total:
+                return None
+        return list(by_name.values()) if len(by_name) == total else None
+
+    async def _page(self, subject: str, offset: int) -> Answer:
+        return await ask(self.client, self.clock, subject, {"offset": offset}, timeout_s=5.0, budget_s=10.0)
+
+
+def matcher(pattern: str) -> re.Pattern[str] | Any:
+    """A predicate for topics: `*` stands for one token, `>` for one or more at the end.
+
+    Raises:
+        Misuse: an empty pattern, an empty token, or `>` before the end.
+    """
+    tokens = pattern.split(".")
+    if any(not token for token in tokens) or ">" in tokens[:-1] or re.search(r"\s", pattern):
+        raise Misuse(f"{pattern!r} is not a topic pattern")
+    parts = [{"*": r"[^.]+", ">": r".+"}.get(token) or re.escape(token) for token in tokens]
+    return re.compile(r"\.".join(parts)).fullmatch
+
+
+def _check_group(subscription: Subscription) -> None:
+    if not subscription.group or not subscription.group.isprintable():
+        raise Misuse(f"{subscription.group!r} is not a group")
+
+
+def _mailbox_at(topic: str) -> Subscription | None:
+    """The subscription of a seat's mailbox that has this topic, if the topic is one of those."""
+    tokens = topic.split(".")
+    if len(tokens) != 4 or not topics.is_handle(tokens[2]):
+        return None
+    return next((found for found in topics.mailbox(tokens[2]) if found.topic == topic), None)
+
+
+def _filters(consumer: dict[str, Any], topic: str) -> bool:
+    config = consumer["config"]
+    if not config.get("durable_name"):
+        return False
+    filters = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+    return any(matcher(found)(topic) for found in filters)
+
+
+def _named(stream: str, consumer: dict[str, Any]) -> Subscription | None:
+    """The pair a consumer was made for; None, with a word in the log, where its name does not follow from one."""
+    config = consumer["config"]
+    if not config.get("durable_name"):
+        return None
+    metadata = config.get("metadata") or {}
+    subscription = Subscription(metadata.get(TOPIC_KEY, ""), metadata.get(GROUP_KEY, ""))
+    if not subscription.topic or consumer_name(subscription) != consumer["name"]:
+        log.warning("jetstream_subscription_unnamed", stream=stream, consumer=consumer["name"])
+        return None
+    return subscription

@@ -1,0 +1,147 @@
+"""The broker's answers as typed values, and its errors as those of the ports."""
+
+from datetime import datetime
+
+import msgspec
+
+from crewlet.kit.refusal import ConfigRefused
+from crewlet.ports.errors import CrewletError, Misuse, Unavailable
+
+WRONG_LAST_SEQUENCE = 10071
+"""Another write is the subject's newest; the description names its sequence."""
+
+UNDECIDED_SEQUENCE = 10164
+"""A write to the same subject is still in process: nobody can say yet."""
+
+ID_IN_PROCESS = 10158
+"""A message of this id is still in process: nobody can say yet."""
+
+NO_MESSAGE = 10037
+STREAM_NOT_FOUND = 10059
+STREAM_NAME_IN_USE = 10058
+JETSTREAM_DISABLED = frozenset({10039, 10076})
+REPLICAS_NEED_A_CLUSTER = 10074
+
+
+class BrokerUnfit(ConfigRefused):
+    """The broker that the settings name cannot serve a company."""
+
+
+class NobodyThere(Unavailable):
+    """Nothing listens on the subject: the request was not taken by anyone. During an election this passes."""
+
+
+class ApiError(CrewletError):
+    """The server answered a request with a definite refusal (its 4xx codes)."""
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"{description} ({err_code})")
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """The `error` part of an answer."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+    @property
+    def named_sequence(self) -> int | None:
+        """The sequence at the end of a WRONG_LAST_SEQUENCE description; 0 is a subject without messages."""
+        last = self.description.rpartition(" ")[2]
+        return int(last) if last.isdigit() else None
+
+    def as_error(self) -> ApiError | Unavailable:
+        """A definite refusal, or a server that cannot answer now."""
+        if self.code >= 500:
+            return Unavailable(f"the broker answered: {self.description} ({self.err_code})")
+        return ApiError(self.code, self.err_code, self.description)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What every JSON answer of the server may carry."""
+
+    error: Fault | None = None
+
+
+class PubAck(Answer, frozen=True):
+    """The answer to a publish. `seq` is 0 with an error."""
+
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message as the stream's leader holds it; `hdrs` are the raw header bytes."""
+
+    subject: str
+    seq: int
+    time: datetime
+    data: bytes = b""
+    hdrs: bytes = b""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return parse_headers(self.hdrs)
+
+
+class MessageAnswer(Answer, frozen=True):
+    message: StoredMessage | None = None
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """`subjects` counts messages by subject, when it was asked for."""
+
+    last_seq: int = 0
+    num_subjects: int = 0
+    subjects: dict[str, int] | None = None
+
+
+class StreamConfig(msgspec.Struct, frozen=True):
+    """The part of a stream's configuration that buckets are judged by. `max_age` in nanoseconds, 0 is none."""
+
+    name: str
+    subjects: list[str] = []
+    max_age: int = 0
+    max_msgs_per_subject: int = -1
+    allow_direct: bool = False
+    allow_msg_ttl: bool = False
+    num_replicas: int = 1
+
+
+class StreamAnswer(Answer, frozen=True):
+    """The answer to a stream's creation, update or info. `ts` is the server's clock, `total` counts subjects."""
+
+    config: StreamConfig | None = None
+    state: StreamState = StreamState()
+    ts: datetime | None = None
+    total: int = 0
+
+
+class AccountAnswer(Answer, frozen=True):
+    """The answer to an account's info."""
+
+
+class ConsumerAnswer(Answer, frozen=True):
+    """The answer to a consumer's creation."""
+
+    name: str = ""
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """Header bytes, `NATS/1.0` line first, as names and values; the first of equal names wins."""
+    found: dict[str, str] = {}
+    for line in raw.decode("utf-8", "replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def too_large(size: int, limit: int) -> Misuse:
+    """A message over the broker's limit: sent all the same, it would cost the connection."""
+    return Misuse(f"{size} bytes with headers are over the broker's max_payload of {limit}")
