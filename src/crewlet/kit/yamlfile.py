@@ -260,6 +260,8 @@ def _yaml_remedy(error: yaml.MarkedYAMLError, text: str) -> str:
     problem = error.problem or ""
     lines = text.splitlines()
     line = lines[error.problem_mark.line] if error.problem_mark and error.problem_mark.line < len(lines) else ""
+    if "${" in line and "{" in line.replace("${", ""):
+        return 'put quotes around "${NAME}" inside braces'
     if "cannot start any token" in problem:
         return "indent with spaces, not tabs" if "\t" in line else "put quotes around the value"
     if "mapping values are not allowed" in problem:

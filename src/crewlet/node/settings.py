@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -152,7 +153,9 @@ def _refuse_local(document: Block, coordination: CoordinationSettings) -> None:
     """Called when the stream is shared: leases in one process would let every node own every seat."""
     if coordination.type == "local":
         problem = "local leases cannot be seen by the other nodes of a shared stream"
-        _nearest(document, "coordination", "type").refuse(problem, "set it to embedded-kv")
+        section = "coordination" if document.get("coordination") else "stream"
+        place = _nearest(document, section, "type")
+        replace(place, path="coordination.type").refuse(problem, "set it to embedded-kv")
 
 
 def _require_own_id(document: Block, variables: Mapping[str, str]) -> None:

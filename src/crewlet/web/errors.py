@@ -1,0 +1,82 @@
+"""Every refusal of the API in one shape: `{"error": word, "detail": sentence}`."""
+
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from crewlet.mail.outbox import UnknownSeat
+from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.ports.mail import MessageTooLarge, NoMailbox
+
+RETRY_AFTER = {"Retry-After": "2"}
+
+
+class Refusal(HTTPException):
+    """A refusal that a route decides itself."""
+
+    def __init__(self, status: int, error: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, detail, headers=headers)
+        self.error = error
+
+
+def install(app: FastAPI) -> None:
+    """Translate what routes and the framework raise."""
+
+    @app.exception_handler(HTTPException)
+    def on_http(request: Request, error: HTTPException) -> JSONResponse:
+        word = error.error if isinstance(error, Refusal) else _WORDS.get(error.status_code, "refused")
+        detail = str(error.detail)
+        if not isinstance(error, Refusal):
+            detail = _SENTENCES.get(error.status_code, detail)
+        return answer(error.status_code, word, detail, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return answer(422, "invalid", _first_fault(error))
+
+    @app.exception_handler(UnknownSeat)
+    def on_unknown(request: Request, error: UnknownSeat) -> JSONResponse:
+        return answer(404, "unknown_seat", _sentence(error))
+
+    @app.exception_handler(MessageTooLarge)
+    def on_large(request: Request, error: MessageTooLarge) -> JSONResponse:
+        return answer(413, "too_large", _sentence(error))
+
+    @app.exception_handler(NoMailbox)
+    def on_no_mailbox(request: Request, error: NoMailbox) -> JSONResponse:
+        return answer(503, "no_mailbox", _sentence(error), RETRY_AFTER)
+
+    @app.exception_handler(Misuse)
+    def on_misuse(request: Request, error: Misuse) -> JSONResponse:
+        return answer(422, "invalid", _sentence(error))
+
+    @app.exception_handler(Unavailable)
+    def on_unavailable(request: Request, error: Unavailable) -> JSONResponse:
+        word = "fleet_unavailable" if request.url.path.startswith("/query/") else "unavailable"
+        return answer(503, word, _sentence(error), RETRY_AFTER)
+
+
+def answer(status: int, error: str, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """One refusal."""
+    return JSONResponse({"error": error, "detail": detail}, status, headers=dict(headers) if headers else None)
+
+
+_WORDS = {404: "not_found", 405: "method_not_allowed", 400: "bad_request", 413: "too_large"}
+_SENTENCES = {404: "There is nothing at this path.", 405: "This path does not take this method."}
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def _first_fault(error: RequestValidationError) -> str:
+    """The first fault in a sentence, without repeating what was sent."""
+    fault = error.errors()[0]
+    if fault.get("type") == "json_invalid":
+        return "The body is not valid JSON."
+    place = ".".join(str(part) for part in fault.get("loc", ())[1:]) or "body"
+    return f"{place}: {fault.get('msg', 'not usable')}."
