@@ -179,15 +179,20 @@ class Broker:
         """None while it runs; else its exit code, or minus the signal that ended it. Reaps it."""
         return None if self._process is None else self._process.poll()
 
+    def failure(self) -> BrokerError | None:
+        """Why the server ended, as far as its log tells; None while it runs."""
+        code = self.exit_code()
+        return None if code is None else self._why_it_ended(code)
+
     def is_listening(self) -> bool:
         """Whether clients can connect. Does not wait.
 
         Raises:
             PortInUse, BrokerFailed: it has ended.
         """
-        code = self.exit_code()
-        if code is not None:
-            raise self._why_it_ended(code)
+        failure = self.failure()
+        if failure is not None:
+            raise failure
         return self._listens() and natswire.answers(reachable(self.plan.host), self.port, self.plan.token)
 
     def wait_listening(self, timeout_s: float) -> None:

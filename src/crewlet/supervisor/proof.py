@@ -88,14 +88,22 @@ def end_all(
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def reap_orphans(spare: Collection[int]) -> None:
-    """Reap children that ended by themselves, except those that someone else waits for. Never waits."""
-    if sys.platform != "linux":
-        return
-    me = os.getpid()
-    for process in _scan().values():
-        if process.ppid == me and process.state == "Z" and process.pid not in spare:
-            _reap(process.pid, {})
+def reap_orphans(spare: Collection[int]) -> frozenset[int]:
+    """Reap children that ended by themselves, up to one that someone else waits for. Never waits.
+
+    Returns:
+        Their process ids.
+    """
+    reaped: dict[int, int] = {}
+    while sys.platform == "linux":
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            break
+        if ended is None or ended.si_pid in spare:
+            break
+        _reap(ended.si_pid, reaped)
+    return frozenset(reaped)
 
 
 def _family(spare: Collection[int]) -> list[_Process]:
@@ -139,7 +147,10 @@ def _kill(process: _Process) -> None:
     """Kill that very process, and never another that got its number since."""
     try:
         handle = os.pidfd_open(process.pid)
-    except OSError:
+    except ProcessLookupError:
+        return
+    except OSError:  # a sandbox that does not know the call, or no descriptors left
+        _kill_by_number(process)
         return
     try:
         now = _look(process.pid)
@@ -149,6 +160,15 @@ def _kill(process: _Process) -> None:
         pass  # ended by itself, or not ours to kill: then it shows among those left
     finally:
         os.close(handle)
+
+
+def _kill_by_number(process: _Process) -> None:
+    now = _look(process.pid)
+    if now is not None and now.started == process.started:
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except OSError:
+            pass
 
 
 def _kill_group(group: int) -> None:

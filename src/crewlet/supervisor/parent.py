@@ -1,0 +1,308 @@
+"""The parent of one node and its broker.
+
+It sleeps until the instant to which the node's leases are good, and ends the node, with everything the node started,
+when that instant passes or when the node ends. It starts what ended again, hands a stop on, and takes everything with
+it when it goes. One thread, no locks, and nothing in its loop that could block.
+
+Exit codes of `run`: 0 after a drain, 1 for what failed, 75 when the last node of a crash loop was wedged, 78 and 2 as
+the node gave them.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from subprocess import SubprocessError
+
+from crewlet.supervisor.backoff import Backoff
+from crewlet.supervisor.broker import Broker, BrokerError, BrokerRefused, StoreInUse
+from crewlet.supervisor.nodeprocess import WEDGED, NodeProcess
+from crewlet.supervisor.page import boottime
+from crewlet.supervisor.plan import PLAN_ENV, UpPlan
+from crewlet.supervisor.proof import Left, reap_orphans
+from crewlet.supervisor.spawn import become_subreaper, spawn
+from crewlet.supervisor.wake import SignalWaiter
+
+BROKER_URL_ENV = "CREWLET_BROKER_URL"
+BROKER_TOKEN_ENV = "CREWLET_BROKER_TOKEN"
+
+FAILED, USAGE, REFUSED = 1, 2, 78
+CRASH_LIMIT = 20
+"""A node that ended so often in a row, never healthy for a minute, is not started again."""
+
+_BROKER_START_S = 60.0
+_STORE_FREE_S = 2.0
+_LONGEST_SLEEP_S = 0.5
+
+
+def main(argv: Sequence[str]) -> int:
+    """Have `crewlet up-plan` check the command and write a plan, in a process of its own; then run the plan.
+
+    That process loads what this one must not. Its output and, when it wrote no plan, its exit code are the command's.
+    """
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as pipe:
+        planner = spawn(
+            [sys.executable, "-P", "-m", "crewlet.cli", "up-plan", *argv],
+            env={**os.environ, PLAN_ENV: str(write_end)},
+            pass_fds=(write_end,),
+        )
+        os.close(write_end)
+        try:
+            text = pipe.read().decode()
+            code = planner.wait()
+        except KeyboardInterrupt:
+            planner.kill()
+            planner.wait()
+            return 128 + signal.SIGINT
+    if code != 0:
+        return code if code > 0 else 128 - code
+    return run(UpPlan.from_json(text)) if text else 0
+
+
+def run(plan: UpPlan) -> int:
+    """Run broker and node until a stop or a failure that repeating cannot mend. Call it in the main thread.
+
+    The first SIGTERM, SIGINT or SIGHUP has the node drain, for as long as that takes; a second one ends everything.
+
+    Returns:
+        The exit code of the command, as the module says.
+    """
+    try:
+        lock = _lock(plan)
+    except _Failed as failure:
+        say(str(failure))
+        return FAILED
+    try:
+        with SignalWaiter() as signals:
+            return _Parent(plan, signals).run()
+    finally:
+        os.close(lock)
+
+
+def say(line: str) -> None:
+    """Print a line for people on the raw standard error; drop it rather than wait for a reader."""
+    with suppress(OSError, ValueError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, f"crewlet up: {line}\n".encode()[: select.PIPE_BUF])
+
+
+class _Failed(Exception):
+    """What ends the command; the text is one sentence."""
+
+
+class _Parent:
+    """The state of the loop. Instants are readings of `boottime`."""
+
+    def __init__(self, plan: UpPlan, signals: SignalWaiter) -> None:
+        self._plan = plan
+        self._signals = signals
+        self._broker: Broker | None = None
+        self._broker_since = 0.0
+        self._broker_due: float | None = None
+        self._broker_backoff = Backoff()
+        self._node: NodeProcess | None = None
+        self._node_due: float | None = None
+        self._node_backoff = Backoff()
+        self._given_up: set[int] = set()
+        self._exit_code: int | None = None
+        self._is_draining = False
+        ttl_s = plan.lease_ttl_s
+        self._longest_sleep_s = _LONGEST_SLEEP_S if ttl_s is None else min(_LONGEST_SLEEP_S, ttl_s / 10)
+
+    def run(self) -> int:
+        if not become_subreaper():
+            say("this system cannot prove a process tree dead; programs that left their group may outlive the node.")
+        try:
+            self._start_broker()
+            self._node_due = boottime()
+            while self._exit_code is None:
+                self._turn()
+                if self._exit_code is None:
+                    self._signals.sleep(self._sleep_s())
+        except _Failed as failure:
+            say(str(failure))
+            return FAILED if self._exit_code is None else self._exit_code
+        finally:
+            self._end_everything()
+        return self._exit_code
+
+    def _turn(self) -> None:
+        """Look at everything once, the deadline first."""
+        self._watch_node()
+        self._watch_stops()
+        self._watch_broker()
+        self._given_up -= reap_orphans(self._children())
+        if self._exit_code is None and self._node_due is not None and boottime() >= self._node_due:
+            self._start_node()
+
+    def _sleep_s(self) -> float:
+        dues = [due for due in (self._node_due, self._broker_due) if due is not None]
+        if self._node is not None and (deadline := self._node.next_instant()) is not None:
+            dues.append(deadline)
+        return min([self._longest_sleep_s, *(due - boottime() for due in dues)])
+
+    def _start_broker(self) -> None:
+        if self._plan.broker is None:
+            return
+        until = boottime() + _BROKER_START_S
+        try:
+            broker = self._broker = self._launch_broker()
+            while not broker.is_listening():
+                if self._signals.stops:
+                    return
+                if boottime() >= until:
+                    raise _Failed(f"the broker did not listen within {_BROKER_START_S:g} s; see {broker.log_path}.")
+                self._signals.sleep(0.01)
+        except BrokerRefused as refusal:
+            self._exit_code = REFUSED
+            raise _Failed(str(refusal)) from refusal
+        except BrokerError as error:
+            raise _Failed(str(error)) from error
+        self._broker_since = boottime()
+        say(f"broker {broker.plan.name} listens on {broker.url} (process {broker.pid}).")
+
+    def _launch_broker(self) -> Broker:
+        """The last owner's broker may need a moment more to die."""
+        assert self._plan.broker is not None
+        until = boottime() + _STORE_FREE_S
+        while True:
+            try:
+                return Broker.launch(self._plan.broker)
+            except StoreInUse:
+                if boottime() >= until or self._signals.stops:
+                    raise
+            self._signals.sleep(0.05)
+
+    def _watch_broker(self) -> None:
+        broker = self._broker
+        if broker is None:
+            return
+        if self._broker_due is None:
+            code = broker.exit_code()
+            if code is None:
+                return
+            pause_s = self._broker_backoff.after(boottime() - self._broker_since)
+            self._broker_due = boottime() + pause_s
+            say(f"broker {broker.plan.name} ended with {_how(code)}; starting it again in {pause_s:g} s.")
+            if code > 0:
+                say(str(broker.failure()))
+        if boottime() < self._broker_due:
+            return
+        self._broker_due, self._broker_since = None, boottime()
+        try:
+            broker.relaunch()
+        except BrokerError as error:
+            pause_s = self._broker_backoff.after(0.0)
+            self._broker_due = boottime() + pause_s
+            say(f"{error} Trying again in {pause_s:g} s.")
+
+    def _start_node(self) -> None:
+        env = {**os.environ, **self._plan.node_env}
+        if self._broker is not None:
+            env[BROKER_URL_ENV] = self._broker.url
+            if self._broker.plan.token is not None:
+                env[BROKER_TOKEN_ENV] = self._broker.plan.token
+        self._node_due = None
+        try:
+            self._node = NodeProcess(self._plan.node_argv, env)
+        except (OSError, SubprocessError) as error:
+            raise _Failed(f"the node cannot be started: {error}.") from error
+        say(f"node started (process {self._node.pid}).")
+
+    def _watch_node(self) -> None:
+        node = self._node
+        if node is None:
+            return
+        if not node.has_ended():
+            if not node.is_past_deadline():
+                node.ask_for_stacks_when_stale()
+                return
+            node.kill(as_wedged=True)
+        proof = node.end(self._spared(), self._given_up)
+        self._node = None
+        if node.was_wedged:
+            say(f"watchdog: node {node.pid} did not renew its leases in time and was killed (exit code {WEDGED}).")
+        self._given_up -= proof.reaped.keys()
+        self._alarm(proof.left)
+        self._node_ended(node)
+
+    def _node_ended(self, node: NodeProcess) -> None:
+        code = node.exit_code
+        if self._is_draining:
+            self._exit_code = 0 if code in (0, -signal.SIGTERM) else (WEDGED if code == WEDGED else FAILED)
+            say("node drained." if self._exit_code == 0 else f"node ended with {_how(code)} while it drained.")
+            return
+        if code in (USAGE, REFUSED):
+            self._exit_code = code
+            say(f"node ended with {_how(code)}: its configuration was refused, so it is not started again.")
+            return
+        pause_s = self._node_backoff.after(boottime() - node.started_at)
+        if self._node_backoff.ends >= CRASH_LIMIT:
+            self._exit_code = WEDGED if code == WEDGED else FAILED
+            say(f"node ended with {_how(code)}, {CRASH_LIMIT} times in a row; giving up.")
+            return
+        self._node_due = boottime() + pause_s
+        say(f"node ended with {_how(code)}; starting it again in {pause_s:g} s.")
+
+    def _watch_stops(self) -> None:
+        stops = self._signals.stops
+        if not stops or self._exit_code is not None:
+            return
+        if len(stops) > 1:
+            say("stopped again: ending everything at once.")
+            self._exit_code = FAILED
+        elif self._node is None:
+            self._exit_code = 0
+        elif not self._is_draining:
+            self._is_draining = True
+            say("stopping: the node drains; a second signal ends it at once.")
+            self._node.terminate()
+
+    def _end_everything(self) -> None:
+        """Whatever way the loop was left, nothing outlives it."""
+        if self._node is not None:
+            self._node.kill()
+            self._alarm(self._node.end(self._spared(), self._given_up).left)
+            self._node = None
+        if self._broker is not None:
+            self._broker.stop(timeout_s=1.0 if len(self._signals.stops) > 1 else 10.0)
+
+    def _alarm(self, left: Sequence[Left]) -> None:
+        for process in left:
+            self._given_up.add(process.pid)
+            say(f"ALARM: process {process} of the node does not end; it may still act.")
+
+    def _spared(self) -> set[int]:
+        """The broker while it runs; afterwards its number may be anybody's."""
+        broker = self._broker
+        return {broker.pid} if broker is not None and broker.pid is not None and broker.exit_code() is None else set()
+
+    def _children(self) -> set[int]:
+        return self._spared() if self._node is None else {*self._spared(), self._node.pid}
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _lock(plan: UpPlan) -> int:
+    path = plan.run_dir / "up.lock"
+    try:
+        plan.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _Failed(f"the data directory {plan.data_dir} cannot be used: {error.strerror}.") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
+        os.close(lock)
+        by = f" (process {holder})" if holder.isdigit() else ""
+        raise _Failed(f"another `crewlet up`{by} already runs on the data directory {plan.data_dir}.") from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
