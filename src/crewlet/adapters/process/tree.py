@@ -1,0 +1,241 @@
+"""Every process that came of one program: found in what the kernel says at this moment, killed, and seen to be gone.
+
+On Linux a program is told from everything else by four facts, the first two of which it cannot lose by forking twice,
+starting sessions, or clearing its environment:
+
+- a *mark*: a resource limit that no kernel since 2.4 enforces (RLIMIT_LOCKS), set to a number of the program's own
+  before it runs. Limits pass through fork and exec, and can be read from outside in about 2 µs.
+- descent: this process is a sub-reaper, so whatever the program's processes leave behind becomes our child.
+- the program's session, and its process group.
+
+Only a process that changes its own mark, starts a session *and* is orphaned before anybody looks gets away, and what
+another service starts on the program's behalf (a container engine, `at`) was never the program's child.
+
+Elsewhere (macOS, for development) the process group is all there is: a child that starts a session of its own is not
+found there, and does not end with its program.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from secrets import randbelow
+from typing import NamedTuple, Protocol
+
+_IS_LINUX = sys.platform == "linux"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_RLIMIT_LOCKS = 10
+_UNMARKED = 0
+_FAST_ROUNDS = 8
+
+
+class Tree(Protocol):
+    """The processes of one program, from its start until they are all gone."""
+
+    def strike(self) -> frozenset[int]:
+        """Kill whatever is left and bury our own dead among it. Takes a few milliseconds and never waits.
+
+        Returns:
+            The process ids that were seen. Empty is proof: no process of the program is running. The program's own
+            process is left to its owner to reap, and is not counted once it is dead.
+        """
+        ...
+
+    def reap_orphans(self) -> None:
+        """Bury those of the program's orphans that have died by themselves, so that a long run leaves no zombies."""
+        ...
+
+    def root_was_reaped(self) -> None:
+        """The program's own process id may belong to a stranger from now on."""
+        ...
+
+
+class _Process(NamedTuple):
+    """One line of `/proc/[pid]/stat`. `started` is in clock ticks since boot; with the id it names one process."""
+
+    pid: int
+    ppid: int
+    group: int
+    session: int
+    state: str
+    started: int
+
+    @property
+    def is_dead(self) -> bool:
+        return self.state in "ZX"
+
+
+def adopt_orphans() -> bool:
+    """Make this process the one that its descendants' orphans come to. False where the system has no such thing."""
+    return _IS_LINUX and _prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
+
+
+def new_mark() -> int:
+    """A number for a program's mark: under our own limit, which a child cannot pass without privileges."""
+    if not _IS_LINUX:
+        return _UNMARKED
+    ceiling = resource.getrlimit(_RLIMIT_LOCKS)[1]
+    if ceiling == resource.RLIM_INFINITY:
+        ceiling = 1 << 62
+    return ceiling // 2 + randbelow(max(ceiling // 2, 1))
+
+
+def enter_child(parent: int, mark: int) -> None:
+    """Between fork and exec: tie this process to its parent's life and mark it. It calls nothing that takes a lock."""
+    if _IS_LINUX:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(127)  # the parent died before the tie was made, so nobody would ever end us
+        resource.setrlimit(_RLIMIT_LOCKS, (mark, mark))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def tree_of(root: int, mark: int) -> Tree:
+    """The tree of a program that was just started with that mark."""
+    return _MarkedTree(root, mark) if _IS_LINUX else _GroupTree(root)
+
+
+class _MarkedTree:
+    """Linux."""
+
+    def __init__(self, root: int, mark: int) -> None:
+        self._root: int | None = root
+        # A program may itself run programs of this kind, which carry marks of their own.
+        self._marks = {mark}
+        self._foreign = {_UNMARKED, _mark_of(os.getpid())}
+
+    def root_was_reaped(self) -> None:
+        self._root = None
+
+    def strike(self) -> frozenset[int]:
+        if self._root is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                # At one instant for the whole group: a storm of forks inside it cannot outrun this.
+                os.killpg(self._root, signal.SIGKILL)
+        for _ in range(_FAST_ROUNDS):
+            if not self._kill_marked():
+                break
+        # One clean pass proves it. Each living process of the program hangs on a child of ours that is of the program
+        # too; only we can reap that child, we do not while looking, so the listing cannot have missed it.
+        seen = self._members(_snapshot())
+        for process in seen:
+            if not process.is_dead:
+                _kill(process)
+        self._bury(seen)
+        return frozenset(process.pid for process in seen)
+
+    def reap_orphans(self) -> None:
+        me = os.getpid()
+        self._bury(p for p in _snapshot() if p.is_dead and p.ppid == me and _mark_of(p.pid) in self._marks)
+
+    def _kill_marked(self) -> bool:
+        """Kill all that carry a mark, newest first: what forks without a pause is found at the high end."""
+        killed = False
+        for pid in reversed(_process_ids()):
+            if _mark_of(pid) in self._marks:
+                process = _read(pid)
+                if process is not None and not process.is_dead:
+                    _kill(process)
+                    killed = True
+        return killed
+
+    def _members(self, processes: list[_Process]) -> list[_Process]:
+        members = {p.pid: p for p in processes if p.pid == self._root or _mark_of(p.pid) in self._marks}
+        grew = True
+        while grew:
+            sessions = {p.session for p in members.values()}
+            if self._root is not None:
+                sessions.add(self._root)
+            sessions.discard(os.getsid(0))
+            found = [p for p in processes if p.pid not in members and (p.ppid in members or p.session in sessions)]
+            members.update((p.pid, p) for p in found)
+            grew = bool(found)
+        members.pop(os.getpid(), None)
+        self._marks.update(mark for pid in members if (mark := _mark_of(pid)) not in self._foreign)
+        return [p for p in members.values() if not (p.pid == self._root and p.is_dead)]
+
+    def _bury(self, processes: Iterable[_Process]) -> None:
+        me = os.getpid()
+        for process in processes:
+            if process.ppid == me and process.pid != self._root:
+                with suppress(ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)
+
+
+class _GroupTree:
+    """Where there is no `/proc`: the process group."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+
+    def root_was_reaped(self) -> None:
+        """A group keeps its number for as long as it has members."""
+
+    def strike(self) -> frozenset[int]:
+        try:
+            os.killpg(self._root, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # macOS refuses where only the dead are left
+            return frozenset()
+        return frozenset((self._root,))
+
+    def reap_orphans(self) -> None:
+        """Orphans go to the system's first process here."""
+
+
+def _kill(process: _Process) -> None:
+    """Kill exactly this process: the id is pinned before it is compared, so a newcomer under the same id is spared."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        now = _read(process.pid)
+        if now is not None and now.started == process.started:
+            with suppress(OSError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+    finally:
+        os.close(handle)
+
+
+def _snapshot() -> list[_Process]:
+    return [process for pid in _process_ids() if (process := _read(pid)) is not None]
+
+
+def _process_ids() -> list[int]:
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _read(pid: int) -> _Process | None:
+    try:
+        handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.read(handle, 1024)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    # The name stands in parentheses and may hold anything, more parentheses and blanks included.
+    state, ppid, group, session, *rest = text[text.rindex(b")") + 2 :].split()
+    return _Process(pid, int(ppid), int(group), int(session), state.decode(), int(rest[15]))
+
+
+def _mark_of(pid: int) -> int:
+    try:
+        hard = resource.prlimit(pid, _RLIMIT_LOCKS)[1]
+    except OSError:
+        return _UNMARKED
+    return _UNMARKED if hard == resource.RLIM_INFINITY else hard
+
+
+def _prctl(option: int, argument: int) -> int:
+    return int(_LIBC.prctl(option, argument, 0, 0, 0))
+
+
+# Holding the interpreter lock through the call: a forked child must not wait for anything.
+_LIBC = ctypes.PyDLL(None)
