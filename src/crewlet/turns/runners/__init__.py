@@ -3,3 +3,33 @@
 Belongs here: how one kind of agent is brought from mail to outcome.
 Does not: screening, the ledger, settling the delivery.
 """
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from crewlet.company.model import CommandRunner, ScriptRunner, Seat
+from crewlet.ports.clock import Clock
+from crewlet.ports.programs import Programs
+from crewlet.turns.runners.command import CommandTurns, ProgramBroke, minimal_env
+from crewlet.turns.runners.script import ScriptTurns
+from crewlet.turns.turn import Runner
+
+__all__ = ["CommandTurns", "ProgramBroke", "ScriptTurns", "minimal_env", "runner_for"]
+
+
+def runner_for(
+    seat: Seat, *, programs: Programs, clock: Clock, base_env: Mapping[str, str], default_cwd: str | None = None
+) -> Runner:
+    """The runner of a seat's kind.
+
+    Args:
+        base_env: what every program gets beside its seat's variables; `minimal_env(os.environ)` on a node.
+        default_cwd: the folder of the company document.
+    """
+    match seat.runner:
+        case ScriptRunner():
+            return ScriptTurns(clock=clock)
+        case CommandRunner():
+            return CommandTurns(programs, clock=clock, base_env=base_env, default_cwd=default_cwd)
+        case _:
+            assert_never(seat.runner)

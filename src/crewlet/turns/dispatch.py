@@ -1,0 +1,365 @@
+"""The handler of one seat's inbox: from the deliveries of a partition to one answer for all of them.
+
+It decides whether a turn may run here, which of the mail is still to be worked, and what becomes of the mail when the
+turn has ended one way or another. Who owns the seat, what is recorded, and how a turn runs are asked of others.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from crewlet.company.model import Seat
+from crewlet.mail.ledger import Ledger
+from crewlet.mail.outbox import Outbox
+from crewlet.mail.work_key import work_key
+from crewlet.ports.clock import Clock
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import Fenced, Unavailable
+from crewlet.ports.mail import Ack, Defer, Delivery, Nak, Outcome
+from crewlet.turns import intake
+from crewlet.turns.intake import Intake
+from crewlet.turns.record import Stage, TurnNote, TurnRecord
+from crewlet.turns.sending import TurnMail
+from crewlet.turns.slots import Slot, Slots, SlotsClosed
+from crewlet.turns.turn import Fence, Runner, Turn, TurnBroke, TurnResult
+
+_log = structlog.get_logger()
+
+_LAST_RECORD_S = 2.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """The one call in progress."""
+
+    fence: Fence
+    stop_reason: str | None = None
+    task: "asyncio.Task[TurnResult] | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a turn works on, and what it has done."""
+
+    turn_id: str
+    key: str
+    triggers: tuple[str, ...]
+    record: TurnRecord
+
+
+class SeatDispatch:
+    """Runs the mail of one seat. One call at a time, as the mail port promises for one attachment.
+
+    Args:
+        seat: whose inbox.
+        may_start: the epoch under which a new turn of this handle may start now, or None.
+        note_deferral: told when a delivery of this handle was deferred, so that the inbox is opened again.
+        fence: the fence of this handle's present tenure, or None when it has none here.
+        ledger, outbox, runner, clock, entropy: what the turn uses.
+        slots: shared by all seats of the process.
+        on_turn: told what happens in turns, for status pages. What it raises is logged.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        *,
+        may_start: Callable[[str], int | None],
+        note_deferral: Callable[[str], None],
+        fence: Callable[[str], Fence | None],
+        ledger: Ledger,
+        outbox: Outbox,
+        runner: Runner,
+        slots: Slots,
+        clock: Clock,
+        entropy: Entropy,
+        on_turn: Callable[[TurnNote], None] | None = None,
+    ) -> None:
+        self._seat = seat
+        self._handle = seat.handle
+        self._may_start = may_start
+        self._note_deferral = note_deferral
+        self._fence = fence
+        self._ledger = ledger
+        self._outbox = outbox
+        self._runner = runner
+        self._slots = slots
+        self._clock = clock
+        self._entropy = entropy
+        self._on_turn = on_turn
+        self._run: _Run | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether deliveries are being worked, or wait here for a slot."""
+        return self._run is not None
+
+    async def __call__(self, deliveries: Sequence[Delivery]) -> Outcome:
+        """Work one partition; see the mail port.
+
+        Mail that belongs to another node, or to nobody just now, is deferred. Mail that is finished is acked, once the
+        ledger says so. Mail whose turn broke without a trace comes back on the nak schedule.
+
+        Cancellation: the turn is ended, and seen to end, before it goes on.
+        """
+        fence = self._fence(self._handle) if self._may_start(self._handle) is not None else None
+        if fence is None:
+            return self._defer("not owned here")
+        run = self._run = _Run(fence)
+        try:
+            return await self._screened(run, intake.read(deliveries))
+        except Fenced as closed:
+            return self._defer(str(closed) or "the fence closed")
+        finally:
+            self._run = None
+
+    async def cancel(self, reason: str) -> None:
+        """End the turn in progress, if there is one, and return when it is seen to end. Its mail is deferred.
+
+        A call that still waits for a slot does not start. Cancellation: the turn is ended all the same; unseen.
+        """
+        run = self._run
+        if run is None:
+            return
+        run.stop_reason = run.stop_reason or reason
+        if run.task is None:
+            return
+        run.task.cancel()
+        await asyncio.wait((run.task,))
+
+    async def _screened(self, run: _Run, mail: Intake) -> Outcome:
+        for broken in mail.undecodable:
+            await self._give_up_undecodable(broken, run.fence)
+        triggers = mail.triggers
+        if not triggers:
+            for event in mail.events:
+                _log.info("event_dropped", seat=self._handle, trigger=event.id, type=event.type)
+            run.fence.check()
+            return Ack()
+        finished = await self._ledger.finished(self._handle, triggers)
+        for trigger, completion in finished.items():
+            self._skipped(trigger, f"already finished: {completion.outcome}", completion.turn_id)
+        mail = mail.without(finished)
+        run.fence.check()
+        if not mail.triggers:
+            return Ack()
+        slot = await self._slot(run)
+        if slot is None:
+            return self._defer("this node starts no further turn")
+        try:
+            return await self._turn(run, mail)
+        finally:
+            slot.release()
+
+    async def _slot(self, run: _Run) -> Slot | None:
+        """A slot with the right to use it: the wait may have been longer than the tenure."""
+        try:
+            slot = await self._slots.take()
+        except SlotsClosed:
+            return None
+        try:
+            # The same tenure, not just a tenure: a seat lost and won again has handed this mail out anew.
+            run.fence.check()
+            if self._may_start(self._handle) is None:
+                raise Fenced("not owned here")
+            if run.stop_reason is not None:
+                raise Fenced(run.stop_reason)
+        except BaseException:
+            slot.release()
+            raise
+        return slot
+
+    async def _turn(self, run: _Run, mail: Intake) -> Outcome:
+        turn_id = self._entropy.uuid()
+        key = work_key(self._handle, mail.triggers)
+        work = _Work(turn_id, key, mail.triggers, TurnRecord())
+        with structlog.contextvars.bound_contextvars(
+            turn_id=turn_id, seat=self._handle, epoch=run.fence.term.epoch, work_key=key
+        ):
+            self._note(work, "started")
+            _log.info("turn_started", triggers=list(work.triggers), runner=self._runner.kind)
+            started = self._clock.elapsed()
+            run.task = asyncio.create_task(self._guarded(self._turn_of(run, mail, work)), name=f"turn {self._handle}")
+            try:
+                await self._race(run, run.task)
+            except asyncio.CancelledError:
+                await self._record_last(run, work)
+                raise
+            outcome = await self._settle(run, work, run.task)
+            _log.debug("turn_settled", outcome=type(outcome).__name__, elapsed_s=self._clock.elapsed() - started)
+            return outcome
+
+    def _turn_of(self, run: _Run, mail: Intake, work: _Work) -> Turn:
+        sender = TurnMail(
+            handle=self._handle,
+            work=work.key or work.turn_id,
+            turn_id=work.turn_id,
+            cause=mail.events,
+            fence=run.fence,
+            outbox=self._outbox,
+            clock=self._clock,
+            record=work.record,
+        )
+
+        def progress(text: str) -> None:
+            _log.info("turn_progress", text=text)
+            self._note(work, "progress", text)
+
+        return Turn(work.turn_id, work.key, self._seat, mail.events, run.fence, sender.send, progress)
+
+    async def _guarded(self, turn: Turn) -> TurnResult:
+        turn.fence.check()
+        return await self._runner.run(turn)
+
+    async def _race(self, run: _Run, task: "asyncio.Task[TurnResult]") -> None:
+        """Until the turn has ended, by itself or because its fence closed. It is never left running."""
+        closed = asyncio.create_task(run.fence.wait_closed(), name=f"fence {self._handle}")
+        try:
+            await asyncio.wait((task, closed), return_when=asyncio.FIRST_COMPLETED)
+            if closed.done():
+                run.stop_reason = run.stop_reason or _why_closed(closed)
+        finally:
+            closed.cancel()
+            await self._end(task)
+
+    async def _end(self, task: "asyncio.Task[TurnResult]") -> None:
+        """Cancel the turn and wait for it, through any cancellation of our own, which goes on afterwards."""
+        interrupted = False
+        while not task.done():
+            task.cancel()
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError:
+                interrupted = True
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _settle(self, run: _Run, work: _Work, task: "asyncio.Task[TurnResult]") -> Outcome:
+        """The table of endings. After the fence has closed only what is proven, or panicked, is recorded."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        match error:
+            case None:
+                return await self._finished(run, work, task.result())
+            case Fenced():
+                return await self._fenced(run, work, str(error))
+            case asyncio.CancelledError() if run.stop_reason is not None:
+                return await self._fenced(run, work, run.stop_reason)
+            case TurnBroke() | Unavailable():
+                reached = work.record.reached_outside or (isinstance(error, TurnBroke) and error.reached_outside)
+                return await self._broke(run, work, str(error), reached_outside=reached)
+            case _:
+                return await self._panicked(run, work, error)
+
+    async def _finished(self, run: _Run, work: _Work, result: TurnResult) -> Outcome:
+        if self._is_closed(run) and not work.record.reached_outside:
+            return await self._fenced(run, work, "the fence closed as the turn ended")
+        await self._complete(run, work, outcome=result.outcome, detail=result.detail)
+        _log.info("turn_finished", outcome=result.outcome, detail=result.detail)
+        self._note(work, "finished", result.outcome)
+        if self._is_closed(run) and not work.record.reached_outside:
+            # The record may or may not be there. If it is, the next owner skips the mail; if not, it works it.
+            return self._defer("the fence closed before the mail was settled")
+        return Ack()
+
+    async def _fenced(self, run: _Run, work: _Work, reason: str) -> Outcome:
+        _log.warning("turn_fenced", reason=reason, sent=len(work.record.confirmed))
+        self._note(work, "fenced", reason)
+        if not work.record.reached_outside:
+            return self._defer(reason)
+        await self._give_up(run, work, f"fenced after it had reached outside: {reason}")
+        return Ack()
+
+    async def _broke(self, run: _Run, work: _Work, reason: str, *, reached_outside: bool) -> Outcome:
+        _log.warning("turn_broke", reason=reason, reached_outside=reached_outside)
+        self._note(work, "broke", reason)
+        if reached_outside:
+            await self._give_up(run, work, f"broke after it had reached outside: {reason}")
+            return Ack()
+        if self._is_closed(run):
+            return self._defer(reason)
+        return Nak(reason)
+
+    async def _panicked(self, run: _Run, work: _Work, error: BaseException) -> Outcome:
+        _log.error("dispatch_panicked", error=repr(error), exc_info=error)
+        _log.error("turn.guard_breach", kind="unhandled_exception", error=repr(error))
+        self._note(work, "panicked", repr(error))
+        await self._give_up(run, work, f"panicked: {error!r}")
+        return Ack()
+
+    async def _give_up(self, run: _Run, work: _Work, detail: str) -> None:
+        await self._complete(run, work, outcome="failed", detail=detail)
+        for trigger in work.triggers:
+            self._skipped(trigger, detail, work.turn_id)
+
+    async def _complete(self, run: _Run, work: _Work, *, outcome: str, detail: str) -> None:
+        await self._ledger.record(
+            self._handle,
+            work.triggers,
+            outcome=outcome,
+            detail=detail,
+            turn_id=work.turn_id,
+            work_key=work.key,
+            term=run.fence.term,
+        )
+
+    async def _record_last(self, run: _Run, work: _Work) -> None:
+        """Our own call is being cancelled: a proven effect is still worth one bounded try at the ledger."""
+        if work.record.reached_outside:
+            last = asyncio.ensure_future(self._give_up(run, work, "cut short after it had reached outside"))
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((last,), timeout=_LAST_RECORD_S)
+            last.cancel()
+
+    async def _give_up_undecodable(self, broken: intake.Undecodable, fence: Fence) -> None:
+        """Settle what is no event.
+
+        It will not become one by coming back, so 25 deliveries would end in the same place; and nothing is lost in
+        silence: the log line carries its place in the stream and its beginning, the ledger says `undecodable` to
+        whoever follows the message id.
+        """
+        delivery = broken.delivery
+        fence.check()
+        _log.error(
+            "delivery_undecodable",
+            seat=self._handle,
+            message_id=delivery.id,
+            sequence=delivery.sequence,
+            error=broken.error,
+            head=delivery.data[:200].decode("utf-8", "replace"),
+        )
+        trigger = delivery.id or f"sequence-{delivery.sequence}"
+        detail = f"not an event: {broken.error}"
+        await self._ledger.record(self._handle, (trigger,), outcome="undecodable", detail=detail, term=fence.term)
+
+    def _defer(self, reason: str) -> Defer:
+        self._note_deferral(self._handle)
+        _log.info("turn_deferred", seat=self._handle, reason=reason)
+        return Defer(reason)
+
+    def _skipped(self, trigger: str, reason: str, turn_id: str) -> None:
+        _log.info("turn_trigger_skipped", seat=self._handle, trigger=trigger, reason=reason, by_turn=turn_id)
+
+    def _is_closed(self, run: _Run) -> bool:
+        try:
+            run.fence.check()
+        except Fenced:
+            return True
+        return False
+
+    def _note(self, work: _Work, stage: Stage, detail: str = "") -> None:
+        if self._on_turn is None:
+            return
+        try:
+            self._on_turn(TurnNote(self._handle, work.turn_id, stage, detail))
+        except Exception:  # noqa: BLE001 - whoever watches must not decide what becomes of the mail
+            _log.exception("turn_note_failed", stage=stage)
+
+
+def _why_closed(closed: "asyncio.Task[str]") -> str:
+    if closed.cancelled():
+        return "the fence is no longer watched"
+    error = closed.exception()
+    return closed.result() or "the fence closed" if error is None else f"the fence cannot be watched: {error!r}"
