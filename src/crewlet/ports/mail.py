@@ -166,6 +166,18 @@ class Attachment(Protocol):
         """Lift that reason; fetching goes on when no hold is left and it is not quiesced. Idempotent."""
         ...
 
+    def reconfigure(self, options: BatchOptions) -> None:
+        """Take batches differently from the next one on."""
+        ...
+
+    def disown(self) -> None:
+        """From the detach on, not even a hand-back of what a running handler still has reaches the broker.
+
+        Without this a handler that answers Nak or Defer after the detach hands its deliveries back, once, and only
+        while their own ack window is surely still running. An Ack after the detach is dropped either way.
+        """
+        ...
+
     async def detach(self) -> bool:
         """Stop consuming, and prove that no pull of this attachment is open. Mail stays with the subscription.
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from nats.aio.client import Client
 
-from crewlet.adapters.nats.jsapi import STREAM_NAME_IN_USE, Rejected, ask
-from crewlet.ports.clock import Clock
+from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.jsapi import ask
+from crewlet.adapters.nats.translate import STREAM_NAME_IN_USE, ApiError
 from crewlet.ports.errors import Misuse
 
 NS = 1_000_000_000
@@ -65,7 +65,7 @@ def stream_of(topic: str) -> MailStream:
     raise Misuse(f"{topic!r} is not a mail topic")
 
 
-async def ensure_stream(client: Client, clock: Clock, stream: MailStream, *, replicas: int, budget_s: float) -> None:
+async def ensure_stream(connection: Connection, stream: MailStream, *, replicas: int, budget_s: float) -> None:
     """Make the stream if it is not there; one that exists is adopted as it is.
 
     Raises:
@@ -73,11 +73,11 @@ async def ensure_stream(client: Client, clock: Clock, stream: MailStream, *, rep
     """
     wanted = stream.config(replicas)
     try:
-        await ask(client, clock, f"STREAM.CREATE.{stream.name}", wanted, budget_s=budget_s, timeout_s=5.0)
-    except Rejected as error:
+        await ask(connection, f"STREAM.CREATE.{stream.name}", wanted, budget_s=budget_s, timeout_s=5.0)
+    except ApiError as error:
         if error.err_code != STREAM_NAME_IN_USE:
             raise
-        answer = await ask(client, clock, f"STREAM.INFO.{stream.name}", budget_s=budget_s)
+        answer = await ask(connection, f"STREAM.INFO.{stream.name}", budget_s=budget_s)
         found = answer["config"]
         differs = {key: found.get(key) for key, value in wanted.items() if found.get(key) != value}
         log.warning("mail_stream_adopted", stream=stream.name, differs=differs)

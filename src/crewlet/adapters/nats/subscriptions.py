@@ -1,18 +1,18 @@
 """Durable subscriptions as JetStream consumers: their names, their settings, and the verbs on them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import structlog
-from nats.aio.client import Client
 
-from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, Answer, Rejected, ask
+from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, Reply, ask
 from crewlet.adapters.nats.streams import NS, MailStream, stream_of
+from crewlet.adapters.nats.translate import STREAM_NOT_FOUND, ApiError
 from crewlet.mail import topics
-from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import Backlog, Subscription
@@ -52,8 +52,7 @@ class Consumers:
         ack_window_s: the window a consumer made here gets, and the least that one found here must have.
     """
 
-    client: Client
-    clock: Clock
+    connection: Connection
     entropy: Entropy
     ack_window_s: float
 
@@ -75,13 +74,13 @@ class Consumers:
         await self._mend(stream, subscription, found["config"])
         return False
 
-    async def info(self, subscription: Subscription, *, budget_s: float = 5.0) -> Answer | None:
+    async def info(self, subscription: Subscription, *, budget_s: float = 5.0) -> Reply | None:
         """What the consumer's leader says of it, or None when there is none."""
         stream = stream_of(subscription.topic)
         subject = f"CONSUMER.INFO.{stream.name}.{consumer_name(subscription)}"
         try:
-            return await ask(self.client, self.clock, subject, budget_s=budget_s)
-        except Rejected as error:
+            return await ask(self.connection, subject, budget_s=budget_s)
+        except ApiError as error:
             if error.err_code == CONSUMER_NOT_FOUND:
                 return None
             raise Unavailable(str(error)) from error
@@ -95,8 +94,8 @@ class Consumers:
     async def delete(self, subscription: Subscription) -> bool:
         stream = stream_of(subscription.topic)
         try:
-            await ask(self.client, self.clock, f"CONSUMER.DELETE.{stream.name}.{consumer_name(subscription)}")
-        except Rejected as error:
+            await ask(self.connection, f"CONSUMER.DELETE.{stream.name}.{consumer_name(subscription)}")
+        except ApiError as error:
             if error.err_code == CONSUMER_NOT_FOUND:
                 return False
             raise Unavailable(str(error)) from error
@@ -147,8 +146,8 @@ class Consumers:
         body = {"stream_name": stream.name, "action": "create", "config": config}
         subject = f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}"
         try:
-            await ask(self.client, self.clock, subject, body, timeout_s=3.0, budget_s=8.0)
-        except Rejected as error:
+            await ask(self.connection, subject, body, timeout_s=3.0, budget_s=8.0)
+        except ApiError as error:
             if error.err_code == CONSUMER_EXISTS:
                 return False
             raise Unavailable(str(error)) from error
@@ -175,8 +174,8 @@ class Consumers:
         name = consumer_name(subscription)
         body = {"stream_name": stream.name, "action": "update", "config": {**config, **wanted}}
         try:
-            await ask(self.client, self.clock, f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}", body)
-        except Rejected as error:
+            await ask(self.connection, f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}", body)
+        except ApiError as error:
             raise Unavailable(str(error)) from error
 
     async def _streams(self) -> list[str]:
@@ -193,7 +192,7 @@ class Consumers:
             consumers = await self._one_listing(stream)
             if consumers is not None:
                 return consumers
-            await self.clock.sleep(0.05)
+            await self.connection.clock.sleep(0.05)
         raise Unavailable(f"the consumers of {stream} could not be listed completely")
 
     async def _one_listing(self, stream: str) -> list[dict[str, Any]] | None:
@@ -202,11 +201,11 @@ class Consumers:
         while total is None or offset < total:
             try:
                 page = await self._page(f"CONSUMER.LIST.{stream}", offset)
-            except Rejected as error:
+            except ApiError as error:
                 if error.err_code == STREAM_NOT_FOUND:
                     return []
                 raise Unavailable(str(error)) from error
-            consumers = page.get("consumers") or []
+            consumers: list[dict[str, Any]] = page.get("consumers") or []
             if page.get("missing") or (total is not None and int(page["total"]) != total):
                 return None
             total = int(page["total"])
@@ -216,11 +215,11 @@ class Consumers:
                 return None
         return list(by_name.values()) if len(by_name) == total else None
 
-    async def _page(self, subject: str, offset: int) -> Answer:
-        return await ask(self.client, self.clock, subject, {"offset": offset}, timeout_s=5.0, budget_s=10.0)
+    async def _page(self, subject: str, offset: int) -> Reply:
+        return await ask(self.connection, subject, {"offset": offset}, timeout_s=5.0, budget_s=10.0)
 
 
-def matcher(pattern: str) -> re.Pattern[str] | Any:
+def matcher(pattern: str) -> Callable[[str], object]:
     """A predicate for topics: `*` stands for one token, `>` for one or more at the end.
 
     Raises:
@@ -250,7 +249,7 @@ def _filters(consumer: dict[str, Any], topic: str) -> bool:
     config = consumer["config"]
     if not config.get("durable_name"):
         return False
-    filters = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+    filters: list[str] = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
     return any(matcher(found)(topic) for found in filters)
 
 
@@ -259,7 +258,7 @@ def _named(stream: str, consumer: dict[str, Any]) -> Subscription | None:
     config = consumer["config"]
     if not config.get("durable_name"):
         return None
-    metadata = config.get("metadata") or {}
+    metadata: dict[str, str] = config.get("metadata") or {}
     subscription = Subscription(metadata.get(TOPIC_KEY, ""), metadata.get(GROUP_KEY, ""))
     if not subscription.topic or consumer_name(subscription) != consumer["name"]:
         log.warning("jetstream_subscription_unnamed", stream=stream, consumer=consumer["name"])

@@ -1,0 +1,259 @@
+"""One attachment's end of the wire: what it has in hand, and how each delivery is settled or handed back."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+from nats.aio.msg import Msg
+from nats.errors import Error as ClientError
+
+from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.deadletters import dead_letter
+from crewlet.adapters.nats.jsapi import Reply, ask
+from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
+from crewlet.adapters.nats.pulls import Pulls
+from crewlet.adapters.nats.streams import NS, stream_of
+from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
+from crewlet.mail.batching import NAK_CAP_S, in_stream_order
+from crewlet.mail.consuming import PULL_EXPIRY_S
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import CrewletError, Unavailable
+from crewlet.ports.mail import Delivery, DetachUnproven, Subscription
+
+SETTLE_TIMEOUT_S = 1.0
+SETTLE_BUDGET_S = 5.0
+PROOF_BUDGET_S = 3.0
+PROOF_MARGIN_S = 0.3
+FINISHED_REMEMBERED = 1024
+ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Held:
+    """A delivery in hand.
+
+    Attributes:
+        reply: the newest delivery's reply subject.
+        window_ends: the reading of `Clock.elapsed` before which the broker surely hands it to nobody else.
+        is_prolonged: in the set that renewals extend; left for ever before the first ack or nak.
+    """
+
+    delivery: Delivery
+    reply: str
+    headers: dict[str, str]
+    window_ends: float
+    is_prolonged: bool = True
+
+
+class NatsFeed:
+    """A `Feed` over one durable consumer."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        entropy: Entropy,
+        consumers: Consumers,
+        subscription: Subscription,
+        *,
+        window_s: float,
+        delivery_budget: int,
+    ) -> None:
+        self._connection = connection
+        self._clock = connection.clock
+        self._consumers = consumers
+        self._subscription = subscription
+        self._stream = stream_of(subscription.topic).name
+        self._window_s = window_s
+        self._budget = delivery_budget
+        self._pulls = Pulls(connection, entropy, f"{self._stream}.{consumer_name(subscription)}", self._on_delivery)
+        self._hand: dict[int, Held] = {}
+        self._arrived: deque[Delivery] = deque()
+        self._finished: dict[int, None] = {}
+        self._prolonging: asyncio.Task[None] | None = None
+        self._log = log.bind(topic=subscription.topic, group=subscription.group)
+
+    async def open(self) -> None:
+        """Raises Unavailable when the broker cannot be asked."""
+        try:
+            await self._pulls.open()
+        except (ClientError, OSError) as error:
+            raise Unavailable(f"cannot attach to {self._subscription.topic}: {error!r}") from error
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._hand)
+
+    async def take(self, count: int, wait_s: float) -> Sequence[Delivery]:
+        if not self._arrived:
+            await self._pulls.pull(count, wait_s)
+        if self._pulls.is_closing:
+            return ()
+        return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        held = self._stop_prolonging(deliveries)
+        for one in held:
+            self._remember_finished(one.delivery.sequence)
+        done = await asyncio.gather(*(self._say(one, ACK) for one in held))
+        missing = [one.delivery.id for one, is_done in zip(held, done, strict=True) if not is_done]
+        if missing:
+            self._log.warning("mail_ack_unconfirmed", ids=missing)
+        self.forget(deliveries)
+
+    async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
+        word = NAK if delay_s <= 0 else NAK + b" " + json.dumps({"delay": round(delay_s * NS)}).encode()
+        ends = self._clock.elapsed() + SETTLE_BUDGET_S
+        for one in self._stop_prolonging(deliveries):
+            if not await self._say(one, word, budget_s=ends - self._clock.elapsed()):
+                self._log.warning("mail_hand_back_unconfirmed", ids=[one.delivery.id])
+            self._hand.pop(one.delivery.sequence, None)
+
+    async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
+        margin_s = min(1.0, self._window_s / 10)
+        for one in self._stop_prolonging(deliveries):
+            if self._clock.elapsed() < one.window_ends - margin_s:
+                await self._say(one, NAK, budget_s=0.0)
+            self._hand.pop(one.delivery.sequence, None)
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        held = self._hand.get(delivery.sequence)
+        if held is None:
+            return
+        subject, message_id, headers = dead_letter(self._subscription, self._stream, delivery, held.headers, reason)
+        try:
+            await publish_raw(self._connection, subject, delivery.data, headers, message_id=message_id)
+        except CrewletError as error:
+            self._log.warning("dead_letter_failed", id=delivery.id, error=repr(error))
+            await self.give_back([delivery], NAK_CAP_S)
+            return
+        self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
+        await self.ack([delivery])
+
+    def forget(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._hand.pop(delivery.sequence, None)
+
+    def prolong(self) -> None:
+        if self._prolonging is None or self._prolonging.done():
+            self._prolonging = asyncio.create_task(self._prolong(), name=f"prolong {self._subscription.group}")
+
+    def stop(self) -> None:
+        self._pulls.stop()
+
+    async def close(self) -> None:
+        self._pulls.stop()
+        wake = await self._wake() if self._pulls.unanswered else None
+        await self._pulls.all_answered()
+        if self._pulls.doubt_s is not None:
+            await self._dispel_doubt(self._pulls.doubt_s)
+        await self._pulls.close()
+        stray, self._arrived = list(self._arrived), deque()
+        await self.give_back_late(in_stream_order(stray))
+        if wake is not None and wake not in self._finished:
+            await self._remove(wake)
+
+    async def _on_delivery(self, message: Msg, sent_at: float) -> None:
+        metadata = message.metadata
+        sequence = metadata.sequence.stream
+        headers = dict(message.headers or {})
+        if WAKE_HEADER in headers or sequence in self._finished:
+            self._remember_finished(sequence)
+            await self._publish(message.reply, ACK)
+            return
+        window_ends = sent_at + self._window_s
+        held = self._hand.get(sequence)
+        if held is not None:
+            # Its window ran out while it was in hand: the same work, under a new name for settling it.
+            held.reply, held.window_ends = message.reply, window_ends
+            return
+        delivery = Delivery(
+            id=headers.get(ID_HEADER) or headers.get("Nats-Msg-Id") or f"{self._stream}-{sequence}",
+            data=message.data,
+            sequence=sequence,
+            deliveries=metadata.num_delivered,
+            deliveries_left=max(0, self._budget - metadata.num_delivered),
+            published_at=_utc(metadata.timestamp),
+        )
+        self._hand[sequence] = Held(delivery, message.reply, headers, window_ends)
+        self._arrived.append(delivery)
+
+    def _stop_prolonging(self, deliveries: Sequence[Delivery]) -> list[Held]:
+        held = [one for delivery in deliveries if (one := self._hand.get(delivery.sequence)) is not None]
+        for one in held:
+            one.is_prolonged = False
+        return held
+
+    async def _say(self, held: Held, word: bytes, *, budget_s: float = SETTLE_BUDGET_S) -> bool:
+        """Settle by request, so that the answer proves it. With no budget it is tried once."""
+        ends = self._clock.elapsed() + budget_s
+        while True:
+            try:
+                await self._connection.request(held.reply, word, timeout_s=SETTLE_TIMEOUT_S)
+                return True
+            except Unavailable:
+                if self._clock.elapsed() >= ends or self._pulls.is_closing:
+                    return False
+            await self._clock.sleep(0.1)
+
+    async def _prolong(self) -> None:
+        for one in list(self._hand.values()):
+            now = self._clock.elapsed()
+            if one.is_prolonged and self._connection.is_connected and await self._publish(one.reply, PROGRESS):
+                one.window_ends = max(one.window_ends, now + self._window_s)
+
+    async def _publish(self, subject: str, word: bytes) -> bool:
+        try:
+            await self._connection.client.publish(subject, word)
+        except (ClientError, OSError):
+            return False
+        return True
+
+    def _remember_finished(self, sequence: int) -> None:
+        self._finished[sequence] = None
+        if len(self._finished) > FINISHED_REMEMBERED:
+            del self._finished[next(iter(self._finished))]
+
+    async def _wake(self) -> int | None:
+        """Have the open pull answered at once; where this fails the pull's own expiry answers it."""
+        try:
+            published = await publish_raw(
+                self._connection, self._subscription.topic, b"", {WAKE_HEADER: "1"}, budget_s=0.0
+            )
+        except CrewletError as error:
+            self._log.debug("wake_failed", error=repr(error))
+            return None
+        return published.sequence
+
+    async def _dispel_doubt(self, longest_s: float) -> None:
+        """A pull got no answer: either no pull is open on the consumer, or every one of ours has expired since.
+
+        An answer from the consumer's leader comes after it took in whatever this connection sent before.
+        """
+        info = await self._ask_info()
+        if info is not None and int(info["num_waiting"]) > 0:
+            await self._clock.sleep(min(longest_s, PULL_EXPIRY_S) + PROOF_MARGIN_S)
+            await self._ask_info()
+        self._pulls.doubt_s = None
+
+    async def _ask_info(self) -> Reply | None:
+        try:
+            return await self._consumers.info(self._subscription, budget_s=PROOF_BUDGET_S)
+        except Unavailable as error:
+            raise DetachUnproven(f"the broker did not confirm that {self._subscription} has no open pull") from error
+
+    async def _remove(self, sequence: int) -> None:
+        """Another message answered the pull: take the wake out, so that it does not lie in the inbox."""
+        try:
+            await ask(self._connection, f"STREAM.MSG.DELETE.{self._stream}", {"seq": sequence}, budget_s=0.0)
+        except CrewletError as error:
+            self._log.debug("wake_left", sequence=sequence, error=repr(error))
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)

@@ -1,0 +1,173 @@
+"""The mail port over JetStream."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import structlog
+
+from crewlet.adapters.nats.attachment import NatsFeed
+from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
+from crewlet.adapters.nats.streams import NS, STREAMS, ensure_stream, stream_of
+from crewlet.adapters.nats.subscriptions import Consumers
+from crewlet.mail.consuming import Consumer, Switchboard
+from crewlet.ports.clock import Clock
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.ports.mail import (
+    Attachment,
+    Backlog,
+    BatchOptions,
+    DetachUnproven,
+    Handler,
+    NoMailbox,
+    Published,
+    Subscription,
+)
+
+STOP_BUDGET_S = 5.0
+
+log = structlog.get_logger()
+
+
+class NatsMail:
+    """Durable mail on the broker behind a connection; see `crewlet.ports.mail.Mail` for the promises.
+
+    Args:
+        ack_window_s: how long a delivery in hand stays ours without a renewal: the lease TTL.
+        delivery_budget: how often a message may be handed over before it is a dead letter.
+        replicas: of the streams, where this instance is the first to make them.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        ack_window_s: float,
+        delivery_budget: int = 25,
+        replicas: int = 1,
+    ) -> None:
+        if ack_window_s <= 0 or delivery_budget < 1:
+            raise Misuse("the ack window must be positive and the delivery budget 1 or more")
+        self._connection = connection
+        self._clock = clock
+        self._entropy = entropy
+        self._delivery_budget = delivery_budget
+        self._replicas = replicas
+        self._consumers = Consumers(connection, entropy, ack_window_s)
+        self._switchboard = Switchboard(clock)
+
+    async def start(self) -> None:
+        """Make the streams that are not there. Harmless when repeated.
+
+        Raises:
+            Unavailable: nobody answered within the connection's bring-up time.
+        """
+        if self._switchboard.is_live:
+            return
+        for stream in STREAMS:
+            await ensure_stream(self._connection, stream, replicas=self._replicas, budget_s=self._connection.bring_up_s)
+        self._switchboard.is_live = True
+
+    async def stop(self) -> None:
+        """Detach whatever is attached, without waiting for handlers; bounded. Harmless when repeated."""
+        if not self._switchboard.is_live:
+            return
+        self._switchboard.is_live = False
+        attached = list(self._switchboard.attachments.values())
+        await asyncio.gather(*(self._let_go(attachment) for attachment in attached))
+
+    async def publish(
+        self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str] | None = None
+    ) -> Published:
+        self._switchboard.require_live()
+        stream = stream_of(topic)
+        for text in (message_id, *(headers or {}).values()):
+            if not text or not text.isprintable() or text.strip() != text:
+                raise Misuse(f"{text!r} cannot be a message id or a header")
+        if stream.keeps_interest and not await self._consumers.is_covered(topic):
+            raise NoMailbox(f"no subscription keeps what is published to {topic}")
+        # The broker's dedupe spans the whole stream; one id to two seats is two messages.
+        return await publish_raw(
+            self._connection,
+            topic,
+            data,
+            {**(headers or {}), ID_HEADER: message_id},
+            message_id=f"{topic}/{message_id}",
+        )
+
+    async def ensure_subscription(self, subscription: Subscription) -> bool:
+        self._switchboard.require_live()
+        return await self._consumers.ensure(subscription)
+
+    async def delete_subscription(self, subscription: Subscription) -> bool:
+        self._switchboard.require_live()
+        return await self._consumers.delete(subscription)
+
+    async def list_subscriptions(self, pattern: str) -> Sequence[Subscription]:
+        self._switchboard.require_live()
+        return await self._consumers.listing(pattern)
+
+    async def waiting(self, subscription: Subscription) -> Backlog | None:
+        self._switchboard.require_live()
+        return await self._consumers.backlog(subscription)
+
+    async def attach(
+        self,
+        subscription: Subscription,
+        handler: Handler,
+        *,
+        good_until: float,
+        holds: Collection[str] = (),
+        options: BatchOptions | None = None,
+    ) -> Attachment:
+        self._switchboard.require_live()
+        await self._consumers.ensure(subscription)
+        info = await self._consumers.info(subscription)
+        if info is None:
+            raise Unavailable(f"the subscription {subscription} is being deleted")
+        config: dict[str, Any] = info["config"]
+        feed = NatsFeed(
+            self._connection,
+            self._entropy,
+            self._consumers,
+            subscription,
+            window_s=int(config["ack_wait"]) / NS,
+            delivery_budget=self._delivery_budget,
+        )
+        await feed.open()
+        consumer = Consumer(
+            subscription,
+            feed,
+            handler,
+            switchboard=self._switchboard,
+            clock=self._clock,
+            good_until=good_until,
+            holds=holds,
+            options=options,
+            delivery_budget=self._delivery_budget,
+        )
+        consumer.start()
+        return consumer
+
+    def pause(self) -> None:
+        self._switchboard.require_live()
+        self._switchboard.set_paused(True)
+
+    def resume(self) -> None:
+        self._switchboard.require_live()
+        self._switchboard.set_paused(False)
+
+    async def wait_for_handlers(self, timeout_s: float | None) -> int:
+        self._switchboard.require_live()
+        return await self._switchboard.wait_for_handlers(timeout_s)
+
+    async def _let_go(self, attachment: Consumer) -> None:
+        try:
+            async with asyncio.timeout(STOP_BUDGET_S):
+                await attachment.let_go()
+        except (DetachUnproven, TimeoutError) as error:
+            log.warning("mail_stop_unproven", group=attachment.subscription.group, error=repr(error))

@@ -1,0 +1,202 @@
+"""One attachment's pull requests over one inbox: asked, answered, declared lost, and proven closed.
+
+A pull is never cancelled: the server would keep it, and hand the next message to nobody. It is answered, it expires, or
+a wake message makes the server answer it.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as Interest
+from nats.errors import Error as ClientError
+
+from crewlet.adapters.nats.connection import Connection
+from crewlet.ports.entropy import Entropy
+
+LOST_AFTER_S = 0.4
+NO_WAIT_ANSWER_S = 1.0
+NS = 1_000_000_000
+DELIVERY_PREFIX = "$JS.ACK."
+EMPTY_STATUSES = frozenset({"404", "408"})
+CLOSE_BUDGET_S = 2.0
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Pull:
+    """One request. `wait_s` is how long the server keeps it; past `lost_at` nobody expects an answer any more."""
+
+    count: int
+    wait_s: float
+    sent_at: float
+    lost_at: float
+    is_ended: bool = False
+    has_trouble: bool = False
+
+
+class Pulls:
+    """The pulls of one attachment. `on_delivery` is called for each message, in order, with the pull's sending time."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        entropy: Entropy,
+        subject: str,
+        on_delivery: Callable[[Msg, float], Awaitable[None]],
+    ) -> None:
+        self._connection = connection
+        self._entropy = entropy
+        self._subject = subject
+        self._on_delivery = on_delivery
+        self._inbox = ""
+        self._interest: Interest | None = None
+        self._open: dict[str, Pull] = {}
+        self._asked = 0
+        self._event = asyncio.Event()
+        self._forget_listener: Callable[[], None] = lambda: None
+        self._troubles = 0
+        self.is_closing = False
+        self.doubt_s: float | None = None
+        """The longest expiry among pulls whose end nobody confirmed; None when there is none."""
+
+    async def open(self) -> None:
+        self._inbox = self._connection.client.new_inbox()
+        client = cast("Any", self._connection.client)  # its signature is only partly typed
+        self._interest = await client.subscribe(f"{self._inbox}.*", cb=self._on_message)
+        self._forget_listener = self._connection.listen(self._on_state)
+
+    @property
+    def unanswered(self) -> list[Pull]:
+        return list(self._open.values())
+
+    def stop(self) -> None:
+        """Ask nothing more; whoever waits for a pull stops waiting."""
+        self.is_closing = True
+        self._event.set()
+
+    async def pull(self, count: int, wait_s: float) -> None:
+        """Ask for up to `count` messages and wait until the pull is answered, is lost, or this is closing.
+
+        With `wait_s` 0 the server answers at once. A refused or lost pull costs a pause here.
+        """
+        while not self._connection.is_connected and not self.is_closing:
+            await self._something(1.0)
+        if self.is_closing:
+            return
+        pull = await self._ask(count, wait_s)
+        while pull is not None and not pull.is_ended and not self.is_closing:
+            left = pull.lost_at - self._connection.clock.elapsed()
+            if left <= 0:
+                self._give_up(pull)
+                log.debug("pull_lost", subject=self._subject)
+                break
+            await self._something(left)
+        if pull is None or pull.has_trouble:
+            await self._pause()
+        elif pull.is_ended:
+            self._troubles = 0
+
+    async def all_answered(self) -> None:
+        """Wait until each open pull is answered or lost."""
+        while self._open:
+            pull = next(iter(self._open.values()))
+            left = pull.lost_at - self._connection.clock.elapsed()
+            if left <= 0:
+                self._give_up(pull)
+            else:
+                await self._something(left)
+
+    async def close(self) -> None:
+        """End the interest in answers. After this nothing arrives; what the server sent before has arrived."""
+        self._forget_listener()
+        interest, self._interest = self._interest, None
+        if interest is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_BUDGET_S):
+                await interest.drain()
+        except (ClientError, TimeoutError, OSError) as error:
+            log.debug("pull_inbox_not_drained", subject=self._subject, error=repr(error))
+
+    async def _ask(self, count: int, wait_s: float) -> Pull | None:
+        now = self._connection.clock.elapsed()
+        self._asked += 1
+        token = f"{self._asked}"
+        body: dict[str, int | bool] = {"batch": count}
+        if wait_s > 0:
+            body["expires"] = max(1, round(wait_s * NS))
+        else:
+            body["no_wait"] = True
+        pull = Pull(count, wait_s, now, now + (wait_s + LOST_AFTER_S if wait_s > 0 else NO_WAIT_ANSWER_S))
+        self._open[token] = pull
+        try:
+            await self._connection.client.publish(
+                f"$JS.API.CONSUMER.MSG.NEXT.{self._subject}", json.dumps(body).encode(), reply=f"{self._inbox}.{token}"
+            )
+        except (ClientError, OSError):
+            self._open.pop(token, None)
+            return None
+        return pull
+
+    async def _on_message(self, message: Msg) -> None:
+        if message.reply.startswith(DELIVERY_PREFIX):
+            # A message does not say which pull it answers: the oldest open one, as the server serves them in order.
+            token, pull = next(iter(self._open.items()), ("", None))
+            sent_at = pull.sent_at if pull is not None else self._connection.clock.elapsed() - 60.0
+            if pull is not None:
+                pull.count -= 1
+            await self._on_delivery(message, sent_at)
+            if pull is not None and pull.count == 0:
+                self._end(token)
+        else:
+            self._on_status(message)
+        self._event.set()
+
+    def _on_status(self, message: Msg) -> None:
+        status = (message.headers or {}).get("Status", "")
+        token = message.subject.rpartition(".")[2]
+        pull = self._open.get(token)
+        if pull is None or status == "100":
+            return
+        pull.has_trouble = status not in EMPTY_STATUSES
+        self._end(token)
+
+    def _end(self, token: str) -> None:
+        pull = self._open.pop(token, None)
+        if pull is not None:
+            pull.is_ended = True
+
+    def _give_up(self, pull: Pull) -> None:
+        for token, found in list(self._open.items()):
+            if found is pull:
+                self._end(token)
+        self.doubt_s = max(self.doubt_s or 0.0, pull.wait_s)
+
+    def _on_state(self, state: str) -> None:
+        if state == "connected":
+            # Whatever was asked over the old connection may or may not live; ask again now.
+            for pull in self.unanswered:
+                self._give_up(pull)
+        self._event.set()
+
+    async def _something(self, timeout_s: float) -> None:
+        self._event.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return
+
+    async def _pause(self) -> None:
+        """No consumer answers: an election, or it was deleted. Short pauses first, so that nobody stays deaf."""
+        self._troubles += 1
+        ceiling = 0.2 if self._troubles < 30 else 1.0
+        ends = self._connection.clock.elapsed() + ceiling * (0.25 + 0.75 * self._entropy.random())
+        while not self.is_closing and (left := ends - self._connection.clock.elapsed()) > 0:
+            await self._something(left)

@@ -1,0 +1,395 @@
+"""The loop that turns a feed of deliveries into handler calls and outcomes into settlements.
+
+Decides when to fetch (holds, quiesce, pause, the lease's deadline), what a handler sees, and what its answer means. It
+leaves the wire to a `Feed`; the broker's adapter and the in-memory twin each bring one.
+"""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from crewlet.mail.batching import Partition, clamped, in_stream_order, nak_delay_s, partitions
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import NotLive
+from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Handler, Nak, Outcome, Subscription
+
+PULL_EXPIRY_S = 1.5
+"""How long one pull may stay open. Short, so that a pull lost with a broker is soon asked again."""
+
+BROKEN_PASS_PAUSE_S = 1.0
+
+log = structlog.get_logger()
+
+
+class Feed(Protocol):
+    """One attachment's end of the wire. `take` has one caller at a time; the others may come from elsewhere."""
+
+    @property
+    def in_hand(self) -> int:
+        """Deliveries taken and not settled."""
+        ...
+
+    async def take(self, count: int, wait_s: float) -> Sequence[Delivery]:
+        """Up to `count` deliveries. With `wait_s` 0 only what lies ready; empty when there is nothing.
+
+        It answers empty, after a pause of its own, when the broker did not answer, and at once when it is closing.
+        """
+        ...
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Settle for good, confirmed within a bound. Failure is logged: the mail comes back after its window."""
+        ...
+
+    async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
+        """Hand back in the order given; returns when the broker has taken each, or within a bound."""
+        ...
+
+    async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand back at once those whose own ack window is surely still running, once each; forget the others."""
+        ...
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Dead-letter, then ack. Where the first is not confirmed the delivery goes back instead."""
+        ...
+
+    def forget(self, deliveries: Sequence[Delivery]) -> None:
+        """Let go without a word to the broker."""
+        ...
+
+    def prolong(self) -> None:
+        """Give each delivery in hand that is not being settled a fresh window, in the background."""
+        ...
+
+    def stop(self) -> None:
+        """Open no pull any more; a `take` that waits answers empty at once."""
+        ...
+
+    async def close(self) -> None:
+        """Stop, prove that none is open, and hand back what came unasked.
+
+        Raises:
+            DetachUnproven: the proof is missing; a further call tries again.
+        """
+        ...
+
+
+class Switchboard:
+    """What all attachments of one mail instance share: whether it lives, whether it is paused, who is handling."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.is_live = False
+        self.is_paused = False
+        self.attachments: dict[int, Consumer] = {}
+        self._clock = clock
+        self._handlers = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def require_live(self) -> None:
+        if not self.is_live:
+            raise NotLive("this mail instance is not started, or was stopped")
+
+    def set_paused(self, is_paused: bool) -> None:
+        self.is_paused = is_paused
+        for attachment in list(self.attachments.values()):
+            attachment.look_again()
+
+    def handler_began(self) -> None:
+        self._handlers += 1
+        self._idle.clear()
+
+    def handler_ended(self) -> None:
+        self._handlers -= 1
+        if self._handlers == 0:
+            self._idle.set()
+
+    async def wait_for_handlers(self, timeout_s: float | None) -> int:
+        if timeout_s is None:
+            await self._idle.wait()
+        else:
+            await either(self._idle.wait(), self._clock.sleep(timeout_s))
+        return self._handlers
+
+
+class Consumer:
+    """An attachment over any feed; see `crewlet.ports.mail.Attachment` for the promises."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        feed: Feed,
+        handler: Handler,
+        *,
+        switchboard: Switchboard,
+        clock: Clock,
+        good_until: float,
+        holds: Collection[str] = (),
+        options: BatchOptions | None = None,
+        delivery_budget: int,
+    ) -> None:
+        self._subscription = subscription
+        self._feed = feed
+        self._handler = handler
+        self._switchboard = switchboard
+        self._clock = clock
+        self._good_until = good_until
+        self._holds = dict.fromkeys(holds)
+        self._options = clamped(options)
+        self._budget = delivery_budget
+        self._is_quiesced = False
+        self._is_closing = False
+        self._is_detached = False
+        self._is_disowned = False
+        self._waiting: list[Delivery] = []
+        self._handling: asyncio.Task[tuple[Outcome, bool]] | None = None
+        self._changed = asyncio.Event()
+        self._settled_down = asyncio.Event()
+        self._detaching = asyncio.Lock()
+        self._loop: asyncio.Task[None] | None = None
+        self._log = log.bind(topic=subscription.topic, group=subscription.group)
+
+    def start(self) -> None:
+        """Begin to fetch. Called once, by the mail instance that made this attachment."""
+        self._switchboard.attachments[id(self)] = self
+        self._loop = asyncio.create_task(self._run(), name=f"mail {self._subscription.group}")
+
+    @property
+    def subscription(self) -> Subscription:
+        return self._subscription
+
+    @property
+    def is_quiesced(self) -> bool:
+        return self._is_quiesced
+
+    @property
+    def holds(self) -> Collection[str]:
+        return tuple(self._holds)
+
+    @property
+    def in_hand(self) -> int:
+        return self._feed.in_hand
+
+    @property
+    def is_handling(self) -> bool:
+        return self._handling is not None
+
+    def prolong(self, good_until: float) -> None:
+        self._switchboard.require_live()
+        if self._is_closing:
+            return
+        self._good_until = good_until
+        self._feed.prolong()
+        self.look_again()
+
+    def quiesce(self) -> bool:
+        self._switchboard.require_live()
+        was_fetching = not self._is_quiesced and not self._is_closing
+        if was_fetching:
+            self._is_quiesced = True
+        return was_fetching
+
+    def unquiesce(self) -> bool:
+        self._switchboard.require_live()
+        was_quiesced = self._is_quiesced and not self._is_closing
+        if was_quiesced:
+            self._is_quiesced = False
+            self.look_again()
+        return was_quiesced
+
+    def hold(self, name: str) -> None:
+        self._switchboard.require_live()
+        self._holds[name] = None
+
+    def unhold(self, name: str) -> None:
+        self._switchboard.require_live()
+        self._holds.pop(name, None)
+        self.look_again()
+
+    def reconfigure(self, options: BatchOptions) -> None:
+        self._switchboard.require_live()
+        self._options = clamped(options)
+
+    def disown(self) -> None:
+        self._is_disowned = True
+
+    async def detach(self) -> bool:
+        self._switchboard.require_live()
+        return await self.let_go()
+
+    async def let_go(self) -> bool:
+        """`detach` without asking whether the mail instance lives: its own stop uses it."""
+        async with self._detaching:
+            if self._is_detached:
+                return False
+            self._is_closing = True
+            self._feed.stop()
+            self.look_again()
+            await self._feed.give_back_late(self._drop_waiting())
+            if not self.is_handling:
+                await self._until_settled_down()
+            await self._feed.close()
+            self._is_detached = True
+            self._switchboard.attachments.pop(id(self), None)
+            return True
+
+    def look_again(self) -> None:
+        """Something that gates fetching changed."""
+        self._changed.set()
+
+    def _is_open(self) -> bool:
+        return not (
+            self._is_closing
+            or self._is_quiesced
+            or self._holds
+            or self._switchboard.is_paused
+            or self._clock.elapsed() >= self._good_until
+        )
+
+    async def _until_settled_down(self) -> None:
+        """Wait until the loop has ended, or is in a handler again: what it was settling is settled or given up."""
+        if self._loop is not None:
+            await self._settled_down.wait()
+
+    async def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._changed.clear()
+                if not self._is_open():
+                    await self._changed.wait()
+                    continue
+                try:
+                    await self._pass()
+                except Exception:  # noqa: BLE001 - a loop that ended would leave a seat deaf
+                    self._log.exception("mail_pass_broke")
+                    await self._clock.sleep(BROKEN_PASS_PAUSE_S)
+        finally:
+            self._settled_down.set()
+
+    async def _pass(self) -> None:
+        options = self._options
+        await self._collect(options)
+        batch, self._waiting = self._waiting, []
+        self._waiting = [delivery for delivery in batch if delivery.deliveries <= self._budget]
+        for delivery in batch:
+            if delivery.deliveries > self._budget and not self._is_closing:
+                await self._feed.bury(delivery, "it came back more often than its budget allows")
+        for partition in partitions(self._waiting, options):
+            if not self._begin(partition):
+                break
+            outcome, is_late = await self._handle(partition)
+            try:
+                await (self._settle_late(partition, outcome) if is_late else self._settle(partition, outcome))
+            except Exception:
+                # Let go of, so that nothing prolongs it for ever: it comes back when its window ends.
+                self._feed.forget(partition)
+                raise
+        await self._hand_back(())
+
+    async def _collect(self, options: BatchOptions) -> None:
+        """Fill `_waiting`: a pull of one that waits, then what lies ready, then what comes while lingering."""
+        if not self._waiting:
+            self._waiting.extend(await self._feed.take(1, self._pull_wait_s(PULL_EXPIRY_S)))
+        if not self._waiting:
+            return
+        linger_ends = self._clock.elapsed() + options.linger_s
+        while len(self._waiting) < options.max_messages and self._is_open():
+            self._waiting.extend(await self._feed.take(options.max_messages - len(self._waiting), 0.0))
+            left = linger_ends - self._clock.elapsed()
+            if left <= 0 or len(self._waiting) >= options.max_messages or not self._is_open():
+                return
+            self._waiting.extend(await self._feed.take(1, self._pull_wait_s(min(PULL_EXPIRY_S, left))))
+
+    def _pull_wait_s(self, wanted_s: float) -> float:
+        return max(0.001, min(wanted_s, self._good_until - self._clock.elapsed()))
+
+    def _begin(self, partition: Partition) -> bool:
+        """Move a partition from waiting to handled, if the gates still allow it. No other task runs in between."""
+        if not self._is_open():
+            return False
+        begun = {delivery.sequence for delivery in partition}
+        self._waiting = [delivery for delivery in self._waiting if delivery.sequence not in begun]
+        return True
+
+    def _drop_waiting(self) -> list[Delivery]:
+        waiting, self._waiting = self._waiting, []
+        return in_stream_order(waiting)
+
+    async def _hand_back(self, begun: Iterable[Delivery]) -> None:
+        """Everything not finished goes back at once, in stream order, so that the inbox looks as it did before."""
+        back = in_stream_order([*begun, *self._drop_waiting()])
+        if not back:
+            return
+        if self._is_closing:
+            await self._feed.give_back_late(back)
+        else:
+            await self._feed.give_back(back, 0.0)
+
+    async def _handle(self, partition: Partition) -> tuple[Outcome, bool]:
+        """Run the handler; its outcome, and whether the attachment was detached before it answered."""
+        self._switchboard.handler_began()
+        task = asyncio.create_task(self._answer(partition), name=f"handler {self._subscription.group}")
+        self._handling = task
+        self._settled_down.set()
+        await asyncio.wait({task})
+        return task.result()
+
+    async def _answer(self, partition: Partition) -> tuple[Outcome, bool]:
+        try:
+            outcome = await self._handler(partition)
+        except asyncio.CancelledError:
+            outcome = Nak("the handler was cancelled")
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is one answer: not now
+            self._log.exception("handler_failed", ids=[delivery.id for delivery in partition])
+            outcome = Nak(f"{type(error).__name__}: {error}")
+        finally:
+            self._handling = None
+            self._settled_down.clear()
+            self._switchboard.handler_ended()
+        if isinstance(outcome, Defer):
+            # In the same step as the handler's return, so that an unquiesce that follows it is never undone.
+            self._is_quiesced = True
+        return outcome, self._is_closing
+
+    async def _settle(self, partition: Partition, outcome: Outcome) -> None:
+        match outcome:
+            case Ack():
+                await self._feed.ack(partition)
+            case Nak(reason=reason):
+                self._log.info("delivery_naked", ids=[delivery.id for delivery in partition], reason=reason)
+                for delivery in partition:
+                    await self._nak(delivery, reason)
+            case Defer(reason=reason):
+                self._log.info("delivery_deferred", ids=[delivery.id for delivery in partition], reason=reason)
+                await self._hand_back(partition)
+
+    async def _nak(self, delivery: Delivery, reason: str) -> None:
+        # Past the lease's deadline only a hand-back inside the delivery's own window is still ours to make.
+        if self._is_closing or self._clock.elapsed() >= self._good_until:
+            await self._feed.give_back_late([delivery])
+        elif delivery.deliveries_left == 0:
+            await self._feed.bury(delivery, reason or "its last delivery was handed back")
+        else:
+            await self._feed.give_back([delivery], nak_delay_s(delivery.deliveries))
+
+    async def _settle_late(self, partition: Partition, outcome: Outcome) -> None:
+        """Detached while the handler ran: its mail belongs to the next attachment, which must not feel this one."""
+        self._log.info(
+            "late_outcome_dropped", ids=[delivery.id for delivery in partition], outcome=type(outcome).__name__
+        )
+        if isinstance(outcome, Ack) or self._is_disowned:
+            self._feed.forget(partition)
+        else:
+            await self._feed.give_back_late(in_stream_order(partition))
+
+
+async def either(first: Coroutine[Any, Any, Any], second: Coroutine[Any, Any, Any]) -> None:
+    """Wait until one of two waits ends; the other is cancelled and seen to end."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
