@@ -1,0 +1,39 @@
+"""A one-way switch that carries the value it was thrown with."""
+
+import asyncio
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Latch(Generic[T]):
+    """Set once, for good. Any number of tasks may wait for it."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._values: list[T] = []
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self._values)
+
+    @property
+    def value(self) -> T | None:
+        """What it was set with, or None while it is not set."""
+        return self._values[0] if self._values else None
+
+    def set(self, value: T) -> bool:
+        """Throw it. False when it was set already; the first value stays."""
+        if self._values:
+            return False
+        self._values.append(value)
+        self._event.set()
+        return True
+
+    async def wait(self) -> T:
+        """Wait until it is set.
+
+        Cancellation: leaves it as it is.
+        """
+        await self._event.wait()
+        return self._values[0]

@@ -1,0 +1,102 @@
+"""Background tasks that are referenced, named, never die in silence, and stop in a declared order."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
+
+
+class Tasks:
+    """The tasks of one owner. Whatever breaks is logged as `task_broke`; nothing is restarted."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._tasks: dict[asyncio.Task[Any], bool] = {}
+
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run work that ends by itself."""
+        return self._start(work, name, is_eternal=False)
+
+    def start_eternal(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run work that never ends by itself: an early end is an error too."""
+        return self._start(work, name, is_eternal=True)
+
+    async def within(
+        self, work: Coroutine[Any, Any, T], seconds: float, sleep: Callable[[float], Awaitable[None]], name: str
+    ) -> T:
+        """Run work for at most so long, by the given clock's sleep.
+
+        Raises:
+            TimeoutError: it took longer. The work was cancelled, and is not waited for.
+
+        Cancellation: cancels the work.
+        """
+        task = self.start(work, name)
+        timer = self.start(_sleep(sleep, seconds), f"{name}: bound")
+        try:
+            await asyncio.wait([task, timer], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise TimeoutError(f"{name} took longer than {seconds:g} s")
+            return task.result()
+        finally:
+            task.cancel()
+            timer.cancel()
+
+    async def stop(self) -> None:
+        """Cancel what still runs, newest first, each seen to end before the next.
+
+        Cancellation: the rest is cancelled, and not waited for.
+        """
+        current = asyncio.current_task()
+        pending = [task for task in reversed(self._tasks) if task is not current]
+        try:
+            for task in pending:
+                task.cancel()
+                await asyncio.wait([task])
+        finally:
+            for task in pending:
+                task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, T], name: str, *, is_eternal: bool) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
+        self._tasks[task] = is_eternal
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        is_eternal = self._tasks.pop(task, False)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            _log.error("task_broke", task=task.get_name(), exc_info=error)
+        elif is_eternal:
+            _log.error("task_ended_early", task=task.get_name())
+
+
+async def see_through(task: asyncio.Task[T], on_cancel: Callable[[], object] | None = None) -> T:
+    """Wait for a task to end, whatever happens to the caller.
+
+    Cancellation: `on_cancel` is called each time; the wait goes on until the task has ended, and the cancellation is
+    raised then.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if on_cancel is not None:
+                on_cancel()
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+async def _sleep(sleep: Callable[[float], Awaitable[None]], seconds: float) -> None:
+    await sleep(seconds)

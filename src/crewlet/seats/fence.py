@@ -1,0 +1,64 @@
+"""May a running turn of this tenure still act."""
+
+import math
+
+from crewlet.kit.latch import Latch
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import Fenced
+from crewlet.ports.term import Term
+
+
+class SeatFence:
+    """The fence of one tenure. It closes when the tenure ends, or by its own clock; then it stays closed.
+
+    Its clock counts one TTL from before the last answered renewal was sent, and asks nobody: a heartbeat that hangs
+    does not keep it open. What fires `wait_closed` at that instant is the tenure's lapse timer.
+
+    Args:
+        good_until: the first such instant, a reading of `Clock.elapsed`; infinite where leases cannot lapse.
+    """
+
+    def __init__(self, term: Term, clock: Clock, good_until: float) -> None:
+        self._term = term
+        self._clock = clock
+        self._good_until = good_until
+        self._closed: Latch[str] = Latch()
+
+    @property
+    def term(self) -> Term:
+        return self._term
+
+    @property
+    def good_until(self) -> float:
+        return self._good_until
+
+    @property
+    def is_closed(self) -> bool:
+        self._notice_lapse()
+        return self._closed.is_set
+
+    def check(self) -> None:
+        """Pass, or raise.
+
+        Raises:
+            Fenced: the tenure ended, or its deadline passed.
+        """
+        if self.is_closed:
+            raise Fenced(f"{self._term.resource} at epoch {self._term.epoch} is closed: {self._closed.value}")
+
+    def extend(self, good_until: float) -> None:
+        """A renewal was answered in time. The instant only moves forward; a closed fence stays closed."""
+        self._good_until = max(self._good_until, good_until)
+
+    def close(self, reason: str) -> None:
+        """Close it, if it is not closed."""
+        self._closed.set(reason)
+
+    async def wait_closed(self) -> str:
+        """Wait until it is closed, and say why."""
+        self._notice_lapse()
+        return await self._closed.wait()
+
+    def _notice_lapse(self) -> None:
+        if self._good_until != math.inf and self._clock.elapsed() >= self._good_until:
+            self._closed.set("lease_lapsed")

@@ -1,0 +1,293 @@
+"""Taking one seat and giving one back, each under the seat's lock.
+
+A seat is either run here under its lease, or not at all. Whatever fails in between ends with the seat taken down and
+its lease given back, or, where the teardown is not proven, with the lease kept.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.term import Term
+from crewlet.seats.context import HostContext
+from crewlet.seats.fence import SeatFence
+from crewlet.seats.lapse import LapseTimers
+from crewlet.seats.lease import ClaimResult, Granted, seat_resource
+from crewlet.seats.presence import Presence
+from crewlet.seats.tenure import Leaving, Phase, Tenure
+
+_log = structlog.get_logger()
+
+_BUSY_POLL_S = 0.05
+_ALARM_BEATS = 20
+
+Claimed = asyncio.Future[ClaimResult | None]
+"""What the store said of a claim; None when it was not asked, or the lease went straight back."""
+
+
+class Handoff:
+    """The verbs of ownership of one seat.
+
+    Args:
+        on_lost: called with the handle and the reason when a seat that was won here is gone, proven.
+    """
+
+    def __init__(self, context: HostContext, presence: Presence, on_lost: Callable[[str, str], None]) -> None:
+        self._context = context
+        self._presence = presence
+        self._on_lost = on_lost
+        self._lapses = LapseTimers(context, self._stopped)
+
+    # Taking
+
+    async def take(self, handle: str, claimed: Claimed) -> bool:
+        """Claim a seat and establish it. `claimed` is set as soon as the store has answered.
+
+        Returns:
+            True when the seat is established here.
+        """
+        claims = self._context.claims
+        claims[handle] = claimed
+        claimed.add_done_callback(lambda done: claims.pop(handle) if claims.get(handle) is done else None)
+        try:
+            async with self._context.lock(handle):
+                tenure = await self._claim(handle, claimed)
+                return tenure is not None and await self._establish(tenure)
+        finally:
+            if not claimed.done():
+                claimed.set_result(None)
+
+    async def _claim(self, handle: str, claimed: Claimed) -> Tenure | None:
+        context, config = self._context, self._context.config
+        if not context.may_take or context.tenures.get(handle) is not None:
+            return None
+        context.give_backs.pop(handle, None)
+        sent_at = context.clock.elapsed()
+        try:
+            result = await context.leases.claim(
+                seat_resource(handle), config.owner, preferred=config.node_id, gated=True
+            )
+        except Unavailable as error:
+            claimed.set_exception(error)
+            claimed.exception()  # seen here, so that a caller who has gone leaves no complaint behind
+            return None
+        if not isinstance(result, Granted):
+            claimed.set_result(result)
+            return None
+        good_until = sent_at + context.ttl_s if context.can_lapse else math.inf
+        fence = SeatFence(result.lease.term, context.clock, good_until)
+        tenure = Tenure(handle, fence, sent_at)
+        if not context.may_take or fence.is_closed:
+            await self._give_back(tenure)
+            return None
+        context.tenures.add(tenure)
+        self._lapses.watch(tenure)
+        _log.info("seat_claimed", seat=handle, epoch=tenure.term.epoch)
+        claimed.set_result(result)
+        return tenure
+
+    async def _establish(self, tenure: Tenure) -> bool:
+        """Run the acquire hook, and take down what it has begun if it fails, or the lease goes meanwhile."""
+        context = self._context
+        told_good_until = tenure.good_until
+        hook = context.tasks.start(
+            _as_coroutine(context.hooks.on_acquire(tenure.term, told_good_until)), f"acquiring {tenure.handle}"
+        )
+        closing = context.tasks.start(tenure.fence.wait_closed(), f"watching the fence of {tenure.handle}")
+        try:
+            await asyncio.wait([hook, closing], return_when=asyncio.FIRST_COMPLETED)
+            if not hook.done():
+                hook.cancel()
+                await asyncio.wait([hook])
+        finally:
+            hook.cancel()
+            closing.cancel()
+        failed = hook.cancelled() or hook.exception() is not None
+        if failed or tenure.fence.is_closed:
+            reason = "acquire_failed" if tenure.has_lease and not tenure.is_lapsing else "lease_lost"
+            error = "cancelled" if hook.cancelled() else str(hook.exception() or "")
+            _log.warning("seat_acquire_failed", seat=tenure.handle, epoch=tenure.term.epoch, error=error)
+            self._rest(tenure.handle)
+            tenure.fence.close(reason)
+            await self._take_down(tenure, Leaving(reason, is_voluntary=False))
+            return False
+        tenure.phase = Phase.HELD
+        _log.info("seat_attached", seat=tenure.handle, epoch=tenure.term.epoch)
+        if tenure.good_until > told_good_until:
+            context.tell("on_renewed", lambda: context.hooks.on_renewed(tenure.term, tenure.good_until))
+        if tenure.admission.is_stopped:
+            context.tell("on_admission", lambda: context.hooks.on_admission(tenure.handle, False))
+        context.tell("on_established", lambda: context.hooks.on_established(tenure.term))
+        return True
+
+    # Giving back
+
+    async def release(self, tenure: Tenure, reason: str, *, is_voluntary: bool, wait_s: float = math.inf) -> bool:
+        """Take a seat down and give its lease back.
+
+        Args:
+            wait_s: how long a voluntary release waits for the running handler. After that, or when the lease goes
+                meanwhile, the fence closes and the release goes on as a fenced one.
+
+        Returns:
+            True when the seat is gone; False when that is not proven (it is undead from then on).
+        """
+        context = self._context
+        if tenure.phase is Phase.HELD:
+            tenure.phase = Phase.LEAVING
+        async with context.lock(tenure.handle):
+            if not context.tenures.is_current(tenure):
+                return True
+            if tenure.phase is Phase.UNDEAD:
+                return await self._take_down(tenure, tenure.leaving or Leaving(reason, is_voluntary))
+            tenure.phase = Phase.LEAVING
+            if is_voluntary:
+                context.tell("on_admission", lambda: context.hooks.on_admission(tenure.handle, False))
+                is_voluntary = await self._handler_ended(tenure, wait_s)
+            if not tenure.has_lease or tenure.is_lapsing:
+                reason, is_voluntary = "lease_lost", False
+            if not is_voluntary:
+                tenure.fence.close(reason)
+            return await self._take_down(tenure, Leaving(reason, is_voluntary))
+
+    async def retry(self, tenure: Tenure) -> None:
+        """Try a teardown again that has failed, and raise the alarm every so many heartbeats."""
+        context = self._context
+        tenure.undead_beats += 1
+        if tenure.has_lease and tenure.undead_beats % _ALARM_BEATS == 0:
+            elapsed_s = round(context.clock.elapsed() - tenure.undead_since, 1)
+            _log.error("seat_still_unproven", seat=tenure.handle, attempts=tenure.undead_beats, elapsed_s=elapsed_s)
+        lock = context.lock(tenure.handle)
+        if lock.locked():
+            return
+        async with lock:
+            if context.tenures.is_current(tenure) and tenure.phase is Phase.UNDEAD and tenure.leaving is not None:
+                await self._take_down(tenure, tenure.leaving)
+
+    def lose(self, tenure: Tenure) -> None:
+        """The store says that the lease is not ours: nothing of the tenure may act any more."""
+        if not tenure.has_lease:
+            return
+        context = self._context
+        tenure.has_lease = False
+        tenure.fence.close("lease_lost")
+        _log.warning("seat_lease_lost", seat=tenure.handle, epoch=tenure.term.epoch, phase=tenure.phase.value)
+        if tenure.phase is Phase.HELD:
+            self._drop(tenure)
+        context.tenures.publish()
+
+    async def settle_give_backs(self) -> None:
+        """Ask again for releases that nobody answered, until each lease has lapsed by itself."""
+        context = self._context
+        for handle, (term, lapsed_at) in list(context.give_backs.items()):
+            lock = context.lock(handle)
+            if lock.locked():
+                continue
+            async with lock:
+                if handle not in context.give_backs or context.tenures.get(handle) is not None:
+                    continue
+                try:
+                    if context.clock.elapsed() < lapsed_at:
+                        await context.ask(
+                            context.leases.release(term.resource, term.owner, term.epoch), f"release of {handle}"
+                        )
+                except Unavailable:
+                    continue
+                context.give_backs.pop(handle, None)
+
+    async def disown(self, term: Term, handle: str) -> None:
+        """Give a lease back that a late renewal has kept alive after its seat was dropped here."""
+        context = self._context
+        async with context.lock(handle):
+            if context.tenures.get(handle) is None:
+                context.give_backs[handle] = (term, context.clock.elapsed() + context.ttl_s)
+        await self.settle_give_backs()
+
+    def _stopped(self, tenure: Tenure) -> None:
+        """Its lapse timer has ended everything of it. Only a new claim brings it back."""
+        if tenure.phase is Phase.HELD:
+            self._rest(tenure.handle)
+            self._drop(tenure)
+
+    def _drop(self, tenure: Tenure) -> None:
+        context = self._context
+        tenure.phase = Phase.LEAVING
+        context.tasks.start(self.release(tenure, "lease_lost", is_voluntary=False), f"dropping {tenure.handle}")
+
+    async def _handler_ended(self, tenure: Tenure, wait_s: float) -> bool:
+        context = self._context
+        give_up_at = context.clock.elapsed() + wait_s
+        while context.is_busy(tenure.handle):
+            if tenure.fence.is_closed or context.hurry.is_set or context.clock.elapsed() >= give_up_at:
+                return False
+            await context.clock.sleep(_BUSY_POLL_S)
+        return not tenure.fence.is_closed
+
+    async def _take_down(self, tenure: Tenure, leaving: Leaving) -> bool:
+        """Run the release hook; proven, give the lease back and forget the tenure. The seat's lock is held."""
+        context = self._context
+        was_undead = tenure.phase is Phase.UNDEAD
+        tenure.leaving = leaving
+        if not was_undead:
+            tenure.phase = Phase.LEAVING
+        try:
+            await context.hooks.on_release(tenure.term, reason=leaving.reason, is_voluntary=leaving.is_voluntary)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, nothing is proven
+            self._unproven(tenure, leaving, error, was_undead=was_undead)
+            return False
+        except asyncio.CancelledError as error:
+            self._unproven(tenure, leaving, error, was_undead=was_undead)
+            raise
+        tenure.fence.close(leaving.reason)
+        tenure.is_stopped = True
+        context.tenures.publish()
+        await self._give_back(tenure)
+        context.tenures.remove(tenure)
+        event = "seat_release_recovered" if was_undead else "seat_detached"
+        _log.info(event, seat=tenure.handle, epoch=tenure.term.epoch, reason=leaving.reason)
+        if leaving.reason == "role_gone":
+            _log.info("seat_released_role_gone", seat=tenure.handle, epoch=tenure.term.epoch)
+        context.tell("on_lost", lambda: self._on_lost(tenure.handle, leaving.reason))
+        await self._presence.advertise()
+        return True
+
+    def _unproven(self, tenure: Tenure, leaving: Leaving, error: BaseException, *, was_undead: bool) -> None:
+        if was_undead:
+            return
+        tenure.phase = Phase.UNDEAD
+        tenure.undead_since = self._context.clock.elapsed()
+        _log.error(
+            "seat_release_unproven",
+            seat=tenure.handle,
+            epoch=tenure.term.epoch,
+            reason=leaving.reason,
+            error=str(error) or type(error).__name__,
+        )
+
+    async def _give_back(self, tenure: Tenure) -> None:
+        context, term = self._context, tenure.term
+        tenure.is_giving_back = True
+        if not tenure.has_lease:
+            return
+        try:
+            await context.ask(self._release_lease(tenure), f"release of {tenure.handle}")
+        except Unavailable as error:
+            _log.warning("seat_lease_not_released", seat=tenure.handle, epoch=term.epoch, error=str(error))
+            context.give_backs[tenure.handle] = (term, context.clock.elapsed() + context.ttl_s)
+
+    async def _release_lease(self, tenure: Tenure) -> None:
+        # A renewal on its way would meet the release in the store, and one of the two would lose.
+        if tenure.renewal is not None and not tenure.renewal.done():
+            await asyncio.wait([tenure.renewal])
+        term = tenure.term
+        await self._context.leases.release(term.resource, term.owner, term.epoch)
+
+    def _rest(self, handle: str) -> None:
+        self._context.resting[handle] = self._context.clock.elapsed() + self._context.ttl_s
+
+
+async def _as_coroutine(work: Awaitable[None]) -> None:
+    await work

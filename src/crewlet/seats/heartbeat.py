@@ -1,0 +1,151 @@
+"""Renewing every lease of this process, side by side, and telling what each answer means.
+
+Each seat's proof counts from its own sending. A store that does not answer is asked again within the same beat, as an
+election passes sooner than a beat; a seat that waits for its answer keeps no other from its next renewal.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from crewlet.kit.backoff import Backoff
+from crewlet.ports.errors import Unavailable
+from crewlet.seats.context import HostContext
+from crewlet.seats.handoff import Handoff
+from crewlet.seats.presence import Presence
+from crewlet.seats.tenure import Phase, Tenure
+
+_log = structlog.get_logger()
+
+
+class Heartbeat:
+    """The loop that keeps what is held.
+
+    Args:
+        on_beat: called at each turn of the loop, but not while a renewal has been in flight for a TTL: the sign that
+            renewing works, not merely that the loop runs.
+    """
+
+    def __init__(self, context: HostContext, handoff: Handoff, presence: Presence, on_beat: Callable[[], None]) -> None:
+        self._context = context
+        self._handoff = handoff
+        self._presence = presence
+        self._on_beat = on_beat
+        self._presence_renewal: asyncio.Task[None] | None = None
+        self._give_backs: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Beat for ever."""
+        clock = self._context.clock
+        while True:
+            began_at = clock.elapsed()
+            next_at = began_at + self._context.period_s
+            try:
+                await self.beat(next_at)
+            except Exception:  # noqa: BLE001 -- without this loop every lease here lapses
+                _log.exception("heartbeat_broke")
+            await clock.sleep(next_at - clock.elapsed())
+
+    async def beat(self, until: float) -> None:
+        """Renew everything once, retry what failed to end, and wait for the answers till that instant at most."""
+        context = self._context
+        if not self._is_wedged():
+            context.tell("on_beat", self._on_beat)
+        for tenure in context.tenures.all():
+            if tenure.is_renewable and (tenure.renewal is None or tenure.renewal.done()):
+                tenure.renewing_since = context.clock.elapsed()
+                tenure.renewal = context.tasks.start(self._renew(tenure, until), f"renewal of {tenure.handle}")
+            if tenure.phase is Phase.UNDEAD:
+                context.tasks.start(self._handoff.retry(tenure), f"teardown of {tenure.handle}")
+        if self._presence_renewal is None or self._presence_renewal.done():
+            self._presence_renewal = context.tasks.start(self._presence.renew(), "presence")
+        if context.give_backs and (self._give_backs is None or self._give_backs.done()):
+            self._give_backs = context.tasks.start(self._handoff.settle_give_backs(), "give-backs")
+        await self._answers(until)
+
+    async def _answers(self, until: float) -> None:
+        context = self._context
+        pending = [t.renewal for t in context.tenures.all() if t.renewal is not None and not t.renewal.done()]
+        if pending:
+            timer = context.tasks.start(_sleep(context, until), "heartbeat bound")
+            gathered = context.tasks.start(_all(pending), "heartbeat answers")
+            try:
+                await asyncio.wait([timer, gathered], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+                gathered.cancel()
+
+    async def _renew(self, tenure: Tenure, until: float) -> None:
+        """Renew one lease, again while nobody answers, till that instant."""
+        context, term = self._context, tenure.term
+        delays = Backoff(0.1, 1.0)
+        while tenure.is_renewable:
+            sent_at = context.clock.elapsed()
+            try:
+                is_ours = await context.leases.renew(term.resource, term.owner, term.epoch)
+            except Unavailable as error:
+                self._failed(tenure, str(error))
+            else:
+                await self._answered(tenure, sent_at, is_ours=is_ours)
+                return
+            delay = delays.next_s() * (0.75 + 0.5 * context.entropy.random())
+            if context.clock.elapsed() + delay >= until:
+                return
+            await context.clock.sleep(delay)
+
+    def _failed(self, tenure: Tenure, error: str) -> None:
+        context = self._context
+        if not tenure.admission.fail():
+            return
+        _log.warning("seat_renewal_failed", seat=tenure.handle, epoch=tenure.term.epoch, error=error)
+        if tenure.phase is Phase.HELD:
+            context.tell("on_admission", lambda: context.hooks.on_admission(tenure.handle, False))
+
+    async def _answered(self, tenure: Tenure, sent_at: float, *, is_ours: bool) -> None:
+        context = self._context
+        if not context.tenures.is_current(tenure):
+            # Dropped while it was asked. Another tenure of the seat may stand here by now: that one is not touched.
+            if is_ours:
+                await self._handoff.disown(tenure.term, tenure.handle)
+            return
+        if not is_ours:
+            if not tenure.is_giving_back:
+                self._handoff.lose(tenure)
+            return
+        if context.can_lapse and context.clock.elapsed() >= tenure.good_until:
+            return  # too late to count: the lapse timer ends the tenure, and its lease goes back with it
+        self._renewed(tenure, sent_at)
+
+    def _renewed(self, tenure: Tenure, sent_at: float) -> None:
+        context = self._context
+        tenure.proven_at = max(tenure.proven_at, sent_at)
+        tenure.is_stale_told = False
+        if context.can_lapse:
+            tenure.fence.extend(sent_at + context.ttl_s)
+            context.tenures.publish()
+        is_held = tenure.phase is Phase.HELD and not tenure.is_lapsing
+        if is_held or tenure.phase is Phase.LEAVING:
+            context.tell("on_renewed", lambda: context.hooks.on_renewed(tenure.term, tenure.good_until))
+        may_admit = is_held and context.may_take
+        if may_admit and tenure.admission.renew(is_busy=context.is_busy(tenure.handle)):
+            context.tell("on_admission", lambda: context.hooks.on_admission(tenure.handle, True))
+        elif tenure.phase is Phase.ACQUIRING:
+            tenure.admission.renew(is_busy=False)
+
+    def _is_wedged(self) -> bool:
+        now = self._context.clock.elapsed()
+        return any(
+            tenure.renewal is not None
+            and not tenure.renewal.done()
+            and now - tenure.renewing_since > self._context.ttl_s
+            for tenure in self._context.tenures.all()
+        )
+
+
+async def _sleep(context: HostContext, until: float) -> None:
+    await context.clock.sleep(until - context.clock.elapsed())
+
+
+async def _all(tasks: list["asyncio.Task[None]"]) -> None:
+    await asyncio.wait(tasks)

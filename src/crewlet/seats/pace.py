@@ -1,0 +1,55 @@
+"""When the next pass runs: at the tick, or once an interval early when asked for."""
+
+import asyncio
+
+from crewlet.ports.clock import Clock
+
+
+class SweepPace:
+    """Ticks an interval apart, counted from the beginning of the pass before.
+
+    One request an interval is honoured at once, and its pass takes the place of the tick. A second waits for the tick.
+    """
+
+    def __init__(self, clock: Clock, interval_s: float) -> None:
+        self._clock = clock
+        self._interval_s = interval_s
+        self._due_at = 0.0
+        self._may_come_early = True
+        self._is_asked = asyncio.Event()
+
+    def request(self) -> None:
+        """Ask for a pass. One that has yet to begin answers it."""
+        self._is_asked.set()
+
+    def begin_pass(self) -> None:
+        """A pass begins: it answers every request so far, and the next tick is an interval from now."""
+        self._is_asked.clear()
+        self._due_at = self._clock.elapsed() + self._interval_s
+
+    async def next_pass(self) -> None:
+        """Wait until the next pass is due."""
+        is_early = False
+        while (wait_s := self._due_at - self._clock.elapsed()) > 0:
+            if self._may_come_early and self._is_asked.is_set():
+                is_early = True
+                break
+            await self._nap(wait_s)
+        self._may_come_early = not is_early
+        self.begin_pass()
+
+    async def _nap(self, seconds: float) -> None:
+        if not self._may_come_early:
+            await self._clock.sleep(seconds)
+            return
+        timer = asyncio.ensure_future(_sleep(self._clock, seconds))
+        asked = asyncio.ensure_future(self._is_asked.wait())
+        try:
+            await asyncio.wait([timer, asked], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            asked.cancel()
+
+
+async def _sleep(clock: Clock, seconds: float) -> None:
+    await clock.sleep(seconds)

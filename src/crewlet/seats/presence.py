@@ -1,0 +1,95 @@
+"""A node's own lease, by which its peers count it."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from crewlet.ports.errors import Unavailable
+from crewlet.seats.context import HostContext
+from crewlet.seats.lease import Granted, node_resource
+from crewlet.seats.noderow import NodeRow, meta_from_row
+
+_log = structlog.get_logger()
+
+
+class Presence:
+    """Claims, renews and gives up `node:{id}`.
+
+    Args:
+        row: this node as its peers should count it now.
+    """
+
+    def __init__(self, context: HostContext, row: Callable[[], NodeRow]) -> None:
+        self._context = context
+        self._row = row
+        self._resource = node_resource(context.config.node_id)
+        self._lock = asyncio.Lock()
+        self._epoch: int | None = None
+        self._sent_at = -math.inf
+        self._is_given_up = False
+        self._advertised: Mapping[str, Any] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether peers provably still count this node: within a TTL of the last answered renewal's sending."""
+        if self._epoch is None or self._is_given_up:
+            return False
+        return self._context.clock.elapsed() < self._sent_at + self._context.ttl_s
+
+    def meta(self) -> dict[str, Any]:
+        """What the presence row says at this moment."""
+        return {**meta_from_row(self._row()), "draining": self._context.is_draining}
+
+    async def renew(self) -> None:
+        """Renew it, or claim it where it is not held. A node that gave its presence up stays out.
+
+        Never raises for the store: not answered, it is tried again at the next heartbeat.
+        """
+        async with self._lock:
+            try:
+                await self._renew()
+            except Unavailable as error:
+                _log.warning("node_presence_unavailable", node=self._context.config.node_id, error=str(error))
+
+    async def advertise(self) -> None:
+        """Renew it at once if what it would say has changed since it was last said."""
+        if self._epoch is not None and not self._is_given_up and self.meta() != self._advertised:
+            await self.renew()
+
+    async def give_up(self) -> None:
+        """Release it, and never put it back until `restore`.
+
+        Raises:
+            Unavailable: nobody answered; it lapses by itself.
+        """
+        self._is_given_up = True
+        async with self._lock:
+            epoch, self._epoch = self._epoch, None
+            if epoch is not None:
+                await self._context.leases.release(self._resource, self._context.config.owner, epoch)
+
+    def restore(self) -> None:
+        """Undo `give_up`: the next renewal claims it again."""
+        self._is_given_up = False
+
+    async def _renew(self) -> None:
+        context = self._context
+        if self._is_given_up:
+            return
+        sent_at, meta = context.clock.elapsed(), self.meta()
+        if self._epoch is not None:
+            if await context.leases.renew(self._resource, context.config.owner, self._epoch, meta=meta):
+                self._sent_at, self._advertised = sent_at, meta
+                return
+            self._epoch = None
+            sent_at = context.clock.elapsed()
+        if self._is_given_up:
+            return
+        claim = await context.leases.claim(self._resource, context.config.owner, meta=meta)
+        if isinstance(claim, Granted):
+            self._epoch, self._sent_at, self._advertised = claim.lease.epoch, sent_at, meta
+        else:
+            _log.info("node_presence_refused", node=context.config.node_id, holder=claim.holder)

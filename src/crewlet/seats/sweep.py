@@ -1,0 +1,294 @@
+"""One pass: compare what this node holds with its shares, give back what is too much, claim what is missing."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from crewlet.company.model import Placement, Seat
+from crewlet.ports.errors import Unavailable
+from crewlet.seats import allotment
+from crewlet.seats.context import HostContext
+from crewlet.seats.handoff import Claimed, Handoff
+from crewlet.seats.lease import NODE, SEAT, ClaimRefused, Granted, seat_resource
+from crewlet.seats.noderow import NodeRow, row_from_lease
+from crewlet.seats.placement import Plan, plan
+from crewlet.seats.presence import Presence
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """What one pass found and did. A later loss is a new record, never a change of this one.
+
+    Attributes:
+        at: when it began, a reading of `Clock.elapsed`.
+        nodes: live nodes as far as known; None before any roster was read.
+        capacity: the sum of this node's shares; `held` the seats it holds at the end of the pass.
+        claimed: seats established in this pass.
+        lost: seats gone from here since the pass began, with the reason.
+        unplaceable: seats that no live node may run.
+        is_fleet_full: the advertised counts cover every seat, so that none was tried.
+        blocked_by_protocol: the protocol floor that refused a claim, or None.
+        withheld: why no claim was made, or "": `behind`, `unserviceable`, `draining`, `shed`, `seats_unreadable`.
+    """
+
+    at: float
+    nodes: int | None = None
+    capacity: int = 0
+    held: int = 0
+    claimed: tuple[str, ...] = ()
+    lost: tuple[tuple[str, str], ...] = ()
+    unplaceable: tuple[str, ...] = ()
+    is_fleet_full: bool = False
+    blocked_by_protocol: int | None = None
+    withheld: str = ""
+
+
+class Sweep:
+    """The passes of one host.
+
+    Args:
+        seats: the company's seats in force; may raise, and then nothing is concluded.
+        may_claim: False while this node's copy of the company's records is behind.
+        can_route: False while this node cannot serve its seats' calls at all.
+    """
+
+    def __init__(
+        self,
+        context: HostContext,
+        handoff: Handoff,
+        presence: Presence,
+        *,
+        seats: Callable[[], Sequence[Seat]],
+        may_claim: Callable[[], bool],
+        can_route: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._handoff = handoff
+        self._presence = presence
+        self._seats = seats
+        self._may_claim = may_claim
+        self._can_route = can_route
+        self._rows: Sequence[NodeRow] | None = None
+        self._plan: Plan | None = None
+        self._told_unplaceable: tuple[str, ...] = ()
+        self._told_floor: int | None = None
+        self.last: SweepRecord | None = None
+
+    @property
+    def live_nodes(self) -> int | None:
+        """How many nodes the last roster that could be read had, this one included; None before the first."""
+        return self._plan.nodes if self._plan is not None and self._plan.is_roster_known else None
+
+    def me(self) -> NodeRow:
+        """This node as it is now."""
+        context, config = self._context, self._context.config
+        running, stuck = context.tenures.running(), context.tenures.stuck()
+        count = len({*running, *stuck}) if self._plan is None else allotment.advertised(self._plan, running, stuck)
+        return NodeRow(
+            node_id=config.node_id,
+            roles=config.roles,
+            labels=dict(config.labels),
+            seats_held=count,
+            seats_withdrawn=not context.is_routable or context.shed_reason is not None,
+        )
+
+    def note_loss(self, handle: str, reason: str) -> None:
+        """A seat is gone from here, in or after the pass."""
+        if self.last is not None:
+            self.last = dataclasses.replace(self.last, lost=(*self.last.lost, (handle, reason)))
+
+    async def sweep(self) -> SweepRecord:
+        """Run one pass. Never raises for the store, the seat list or a hook."""
+        self.last = SweepRecord(at=self._context.clock.elapsed())
+        if self._context.is_draining:
+            return self._end(withheld="draining")
+        try:
+            seats = tuple(self._seats())
+        except Exception:  # noqa: BLE001 -- an unreadable list is unknown, and unknown releases nothing
+            _log.exception("seat_list_unreadable")
+            return self._end(withheld="seats_unreadable")
+        self._context.forget_seats({seat.handle for seat in seats})
+        await self._look()
+        is_roster_fresh = await self._read_roster()
+        division = self._plan = plan(self._rows, seats, self.me())
+        self._note(
+            nodes=division.nodes if division.is_roster_known else None,
+            capacity=division.capacity,
+            unplaceable=tuple(seat.handle for seat in division.unplaceable),
+        )
+        self._tell_unplaceable(division)
+        await self._give_back(division)
+        await self._claim(division, is_roster_fresh=is_roster_fresh)
+        return self._end()
+
+    async def _look(self) -> None:
+        """See whether this node can serve seats at all; its peers hear of a change before any seat moves."""
+        is_routable = _ask(self._can_route, "can_route")
+        if is_routable != self._context.is_routable:
+            self._context.is_routable = is_routable
+            await self._presence.advertise()
+
+    async def _read_roster(self) -> bool:
+        try:
+            self._rows = [row_from_lease(lease) for lease in await self._context.leases.list_live(NODE)]
+        except Unavailable as error:
+            _log.warning("seat_roster_unreadable", error=str(error), known=self._rows is not None)
+            return False
+        return True
+
+    async def _give_back(self, division: Plan) -> None:
+        context, limits = self._context, self._context.config
+        staying = context.tenures.staying()
+        reasons: dict[str, str] = dict(allotment.unwanted(division, staying, is_withdrawn=not context.is_routable))
+        if any(reason == "unserviceable" for reason in reasons.values()):
+            _log.warning("seats_shed_unserviceable", seats=sorted(reasons))
+        wanted = [handle for handle in staying if handle not in reasons]
+        excess = allotment.shed_order(division, wanted, context.tenures.stuck(), context.is_busy)
+        reasons.update((handle, "rebalance") for handle in excess[: limits.releases_per_sweep])
+        releases: list[asyncio.Task[bool]] = []
+        for handle, reason in reasons.items():
+            tenure = context.tenures.get(handle)
+            if tenure is None:
+                continue
+            # A busy seat leaves when its handler ends; the pass goes on without it.
+            is_idle = not context.is_busy(handle)
+            release = self._handoff.release(tenure, reason, is_voluntary=True, wait_s=limits.handoff_wait_s)
+            task = context.tasks.start(release, f"release of {handle}")
+            if is_idle:
+                releases.append(task)
+        await self._patiently(releases, context.config.sweep_interval_s)
+
+    async def _claim(self, division: Plan, *, is_roster_fresh: bool) -> None:
+        context = self._context
+        withheld = self._withheld()
+        if withheld:
+            if withheld == "behind":
+                _log.debug("seat_claims_withheld", reason=withheld)
+            self._note(withheld=withheld)
+            return
+        running, stuck = context.tenures.running(), context.tenures.stuck()
+        candidates = self._candidates(division, running, stuck, ())
+        if not candidates:
+            return
+        if is_roster_fresh and allotment.is_fleet_full(division, running, stuck):
+            self._note(is_fleet_full=True)
+            return
+        try:
+            hints = await context.leases.hints(context.config.node_id, SEAT)
+        except Unavailable:
+            hints = set[str]()
+        hinted = [handle for handle in candidates if seat_resource(handle) in hints]
+        candidates = self._candidates(division, running, stuck, hinted)
+        await self._claim_each(candidates, allotment.room(division, running, stuck), division)
+
+    async def _claim_each(self, candidates: Sequence[str], rooms: dict[Placement, int], division: Plan) -> None:
+        context = self._context
+        takes: list[tuple[str, asyncio.Task[bool]]] = []
+        for handle in candidates:
+            placement = division.placement_of(handle)
+            assert placement is not None, "a candidate is a seat of the plan"
+            if len(takes) >= context.config.claims_per_sweep or not context.may_take:
+                break
+            if rooms.get(placement, 0) <= 0:
+                continue
+            claimed: Claimed = asyncio.get_running_loop().create_future()
+            task = context.tasks.start(self._handoff.take(handle, claimed), f"taking {handle}")
+            try:
+                answer = await claimed
+            except Unavailable as error:
+                _log.warning("seat_claim_unavailable", seat=handle, error=str(error))
+                break
+            if isinstance(answer, Granted):
+                takes.append((handle, task))
+                rooms[placement] = rooms.get(placement, 0) - 1
+            elif isinstance(answer, ClaimRefused) and answer.reason == "protocol":
+                self._blocked(answer.floor)
+                break
+        else:
+            self._told_floor = None
+        await self._patiently([task for _, task in takes], context.ttl_s)
+        established = tuple(handle for handle, task in takes if task.done() and not task.cancelled() and task.result())
+        self._note(claimed=established)
+        if takes:
+            await self._presence.advertise()
+
+    def _candidates(
+        self, division: Plan, running: Sequence[str], stuck: Sequence[str], hinted: Sequence[str]
+    ) -> list[str]:
+        context = self._context
+        now = context.clock.elapsed()
+        order = allotment.claim_order(division, running, stuck, hinted)
+        return [h for h in order if context.resting.get(h, now) <= now and context.tenures.get(h) is None]
+
+    def _withheld(self) -> str:
+        context = self._context
+        if context.is_draining:
+            return "draining"
+        if context.shed_reason is not None:
+            return "shed"
+        if not context.is_routable:
+            return "unserviceable"
+        return "" if _ask(self._may_claim, "may_claim") else "behind"
+
+    async def _patiently(self, tasks: Sequence["asyncio.Task[bool]"], at_most_s: float) -> None:
+        """Wait for work that goes on by itself, up to a bound."""
+        if not tasks:
+            return
+        context = self._context
+        waiting = _wait_all(tasks)
+        try:
+            await context.tasks.within(waiting, at_most_s, context.clock.sleep, "seats on the move")
+        except TimeoutError:
+            _log.warning("seats_still_moving", seats=sum(not task.done() for task in tasks))
+
+    def _blocked(self, floor: int | None) -> None:
+        self._note(blocked_by_protocol=floor)
+        if floor != self._told_floor:
+            _log.warning("seat_claims_blocked_by_older_protocol", floor=floor)
+        self._told_floor = floor
+
+    def _tell_unplaceable(self, division: Plan) -> None:
+        handles = tuple(seat.handle for seat in division.unplaceable)
+        if handles and handles != self._told_unplaceable:
+            placements = {seat.handle: str(seat.placement) for seat in division.unplaceable}
+            _log.warning("seats_unplaceable", seats=placements)
+        self._told_unplaceable = handles
+
+    def _note(self, **changes: object) -> None:
+        if self.last is not None:
+            self.last = dataclasses.replace(self.last, **changes)  # type: ignore[arg-type]
+
+    def _end(self, *, withheld: str = "") -> SweepRecord:
+        assert self.last is not None
+        held = len(self._context.tenures.running()) + len(self._context.tenures.stuck())
+        self.last = dataclasses.replace(self.last, held=held, withheld=withheld or self.last.withheld)
+        record = self.last
+        _log.info(
+            "seat_sweep",
+            held=record.held,
+            capacity=record.capacity,
+            nodes=record.nodes,
+            claimed=list(record.claimed),
+            lost=[handle for handle, _ in record.lost],
+            fleet_full=record.is_fleet_full,
+            withheld=record.withheld,
+        )
+        return record
+
+
+async def _wait_all(tasks: Sequence["asyncio.Task[bool]"]) -> None:
+    await asyncio.wait(tasks)
+
+
+def _ask(question: Callable[[], bool], name: str) -> bool:
+    """What a check of the node says; one that raises changes nothing."""
+    try:
+        return question()
+    except Exception:  # noqa: BLE001 -- a check that breaks must not give a company's seats away
+        _log.exception("seat_check_broke", check=name)
+        return True
