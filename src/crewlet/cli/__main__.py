@@ -1,0 +1,7 @@
+"""`python -m crewlet.cli`."""
+
+import sys
+
+from crewlet.cli import main
+
+sys.exit(main())

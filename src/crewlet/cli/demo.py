@@ -1,0 +1,22 @@
+"""`crewlet demo`."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    docs: Annotated[
+        Path | None, typer.Option("--docs", metavar="DIR", help="Check the Markdown documents of this folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object, last.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the fleet's folders and evidence.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", help="Choose the same nodes to harm as an earlier run.")] = None,
+) -> None:
+    """Run a company on three nodes, kill one, freeze another, and judge from the evidence."""
+    from crewlet.testing import demo as demonstration
+
+    options = SimpleNamespace(docs=docs, json=as_json, keep=keep, seed=seed)
+    raise typer.Exit(demonstration.run(options))

@@ -1,0 +1,29 @@
+"""`crewlet init`: a company that runs as it is written."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crewlet.kit.refusal import ConfigRefused
+
+FILES = ("crewlet.yaml", "company.yaml", "count_words.py")
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to write.", show_default=False)] = Path("."),
+) -> None:
+    """Write crewlet.yaml, company.yaml and a small agent program, with comments. Nothing is overwritten."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        if (folder / name).exists() or (folder / name).is_symlink():
+            problem = "the file is there already, and nothing was written"
+            raise ConfigRefused(problem, where=str(folder / name), remedy="remove it, or name another folder")
+    templates = resources.files("crewlet.cli") / "templates"
+    for name in FILES:
+        with (folder / name).open("x", encoding="utf-8") as file:
+            file.write((templates / name).read_text(encoding="utf-8"))
+    where = "" if folder == Path(".") else f"cd {folder} && "
+    print(f"Wrote {', '.join(FILES)} in {folder}/. Next, in two terminals:")
+    print(f"  {where}crewlet up\n  {where}crewlet seat send counter 'How many words are these?' --wait")

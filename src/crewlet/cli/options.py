@@ -1,0 +1,52 @@
+"""Options that several commands share, and what they stand for."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crewlet.company.document import load_company
+from crewlet.company.model import Company
+from crewlet.node.settings import Settings, load_settings
+
+DEFAULT_CONFIG = Path("crewlet.yaml")
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+
+
+ConfigOption = Annotated[
+    Path, typer.Option("--config", "-c", metavar="FILE", help="The node's settings.", show_default=True)
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar="CREWLET_URL",
+        help="A node to ask; without it, the one that runs with the settings file.",
+    ),
+]
+
+
+def load(config: Path) -> tuple[Settings, Company]:
+    """The settings of a file and the company that it names.
+
+    Raises:
+        ConfigRefused: one of them cannot be used.
+    """
+    settings = load_settings(config)
+    # Shown relative where the user's own path was.
+    folder = config.parent
+    shown = folder / settings.company.relative_to(settings.path.parent) if _is_below(settings, folder) else None
+    return settings, load_company(shown or settings.company)
+
+
+def _is_below(settings: Settings, folder: Path) -> bool:
+    return not folder.is_absolute() and settings.company.is_relative_to(settings.path.parent)

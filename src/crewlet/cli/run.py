@@ -1,0 +1,47 @@
+"""Running the command tree, and turning what goes wrong into one sentence and an exit code."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from crewlet.cli import FAILED, INTERRUPTED, OK, REFUSED
+from crewlet.kit.refusal import ConfigRefused
+from crewlet.ports.errors import CrewletError
+
+
+def run(args: Sequence[str]) -> int:
+    """Run a command other than `up` and return its exit code."""
+    from crewlet.cli.app import app
+
+    try:
+        app(list(args), prog_name="crewlet")
+    except SystemExit as end:
+        return _code(end.code)
+    except ConfigRefused as refusal:
+        return tell(str(refusal), REFUSED)
+    except CrewletError as error:
+        return tell(_sentence(str(error)), FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; the interpreter would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return tell(f"{place}{error.strerror or error}.", FAILED)
+    return OK
+
+
+def tell(sentence: str, code: int) -> int:
+    """Say what went wrong on standard error, and pass the exit code on."""
+    print(f"crewlet: {sentence}", file=sys.stderr)
+    return code
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _code(code: object) -> int:
+    return code if isinstance(code, int) else OK if code is None else FAILED

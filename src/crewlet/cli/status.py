@@ -1,0 +1,55 @@
+"""`crewlet status`: one node and its fleet at a glance."""
+
+import typer
+
+from crewlet.cli import FAILED
+from crewlet.cli.client import NodeClient, NodeRefused
+from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
+from crewlet.cli.printing import clean, print_facts, print_json
+from crewlet.cli.run import tell
+
+
+def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output: OutputOption = Output.table) -> None:
+    """Show a node's health and the fleet around it. Fails when the fleet cannot be read."""
+    client = NodeClient.find(url, config)
+    health = client.get("/health")
+    try:
+        fleet, problem = client.get("/query/fleet"), ""
+    except NodeRefused as refusal:
+        fleet, problem = None, str(refusal)
+    if output is Output.json:
+        print_json({"health": health, "fleet": fleet})
+    else:
+        print_facts(
+            {
+                "node": health["node"],
+                "status": health["status"],
+                "broker": health["queue"],
+                "url": client.url,
+                "version": health["version"],
+                "since": health["started_at"],
+                "turns": health["in_flight"],
+                "seats here": ", ".join(health["seats"]) or "none",
+                "unproven": _pairs(health.get("unproven_seconds"), "s"),
+                "last errors": _pairs(health.get("last_errors")),
+            }
+        )
+        if fleet is not None:
+            held = sum(1 for seat in fleet["seats"] if seat.get("node"))
+            print_facts(
+                {
+                    "company": fleet["company"],
+                    "live nodes": ", ".join(row["id"] for row in fleet["nodes"]) or "none",
+                    "seats held": f"{held} of {len(fleet['seats'])}",
+                    "unplaceable": ", ".join(
+                        f"{each['handle']} ({each['placement']})" for each in fleet["unplaceable"]
+                    ),
+                    "roles unmanned": ", ".join(fleet["unmanned_roles"]),
+                }
+            )
+    if problem:
+        raise typer.Exit(tell(problem, FAILED))
+
+
+def _pairs(values: dict[str, object] | None, unit: str = "") -> str:
+    return "; ".join(f"{handle}: {clean(value)}{unit}" for handle, value in (values or {}).items())

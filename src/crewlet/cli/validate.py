@@ -1,0 +1,52 @@
+"""`crewlet validate`: hold both files against every rule, without starting anything."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, load
+from crewlet.cli.printing import print_facts, print_json
+from crewlet.company.model import CommandRunner, Company, ScriptRunner
+from crewlet.node.settings import Settings
+
+
+def validate(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.table) -> None:
+    """Check the settings file and the company document."""
+    settings, company = load(config)
+    warnings = list(warnings_of(settings, company))
+    facts = {
+        "settings": str(settings.path),
+        "node": settings.node.id,
+        "coordination": settings.coordination.type,
+        "stream": settings.stream.type,
+        "document": str(settings.company),
+        "company": company.name,
+        "seats": len(company.seats),
+    }
+    if output is Output.json:
+        print_json({"ok": True, **facts, "warnings": warnings})
+        return
+    print_facts(facts)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
+    """What is allowed and yet hardly meant, as seen from this machine."""
+    for seat in company.seats:
+        match seat.runner:
+            case ScriptRunner(steps=()):
+                yield f"seat {seat.handle!r} has no steps to run: its mail is finished without any work."
+            case CommandRunner(command=(program, *_), cwd=cwd) if not _is_found(program, cwd):
+                yield f"seat {seat.handle!r} runs {program!r}, which is not on this machine."
+            case _:
+                pass
+        if settings.coordination.type == "local" and not seat.placement.matches(settings.node.id, settings.node.labels):
+            yield f"seat {seat.handle!r} is placed on {seat.placement}, which this only node is not: nobody runs it."
+
+
+def _is_found(program: str, cwd: str | None) -> bool:
+    return shutil.which(program) is not None or (
+        "/" in program and shutil.which(str(Path(cwd or ".", program))) is not None
+    )
