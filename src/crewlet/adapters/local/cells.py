@@ -146,7 +146,7 @@ class LocalBucket(Cells):
         watcher = _Watcher(prefix, present)
         self._watchers.append(watcher)
         try:
-            yield watcher.events()
+            yield watcher
         finally:
             self._watchers.remove(watcher)
 
@@ -214,8 +214,11 @@ class LocalBucket(Cells):
         return self._store.elapsed() + min(ages) if ages else None
 
 
-class _Watcher:
-    """What one watcher has still to see: the content it began with, whole, then the newest event of each key."""
+class _Watcher(AsyncIterator[WatchEvent]):
+    """What one watcher has still to see: the content it began with, whole, then the newest event of each key.
+
+    A cancelled wait loses nothing.
+    """
 
     def __init__(self, prefix: str, present: Sequence[Entry]) -> None:
         self._prefix = prefix
@@ -231,11 +234,10 @@ class _Watcher:
         self._later[key] = event
         self._has_more.set()
 
-    async def events(self) -> AsyncIterator[WatchEvent]:
-        while self._first:
-            yield self._first.popleft()
-        while True:
-            while not self._later:
-                self._has_more.clear()
-                await self._has_more.wait()
-            yield self._later.pop(next(iter(self._later)))
+    async def __anext__(self) -> WatchEvent:
+        if self._first:
+            return self._first.popleft()
+        while not self._later:
+            self._has_more.clear()
+            await self._has_more.wait()
+        return self._later.pop(next(iter(self._later)))

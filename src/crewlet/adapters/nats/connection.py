@@ -25,6 +25,7 @@ from crewlet.adapters.nats.translate import (
     Answer,
     BrokerUnfit,
     NobodyThere,
+    NotTaken,
     too_large,
 )
 from crewlet.kit.refusal import ConfigRefused
@@ -149,15 +150,15 @@ class Connection:
         """Ask, and wait for one answer.
 
         Raises:
-            NobodyThere: nothing listens on the subject; the request had no effect.
-            Unavailable: no connection (the request was not sent), or no answer (it may have had its effect).
+            NotTaken: there is no connection, or nothing listens on the subject: the request had no effect.
+            Unavailable: no answer; the request may have had its effect.
             Misuse: over the broker's size limit; not sent.
             NotLive: this connection was closed by its owner.
         """
         if self._is_closing:
             raise NotLive("the connection to the broker is closed")
         if not self._link.is_connected:
-            raise Unavailable("there is no connection to the broker")
+            raise NotTaken("there is no connection to the broker")
         size = len(payload) + (12 + sum(len(name) + len(text) + 4 for name, text in headers.items()) if headers else 0)
         if size > self._link.max_payload:
             raise too_large(size, self._link.max_payload)
@@ -167,8 +168,12 @@ class Connection:
             )
         except errors.NoRespondersError as error:
             raise NobodyThere(f"nothing answers on {subject}") from error
-        except (errors.Error, TimeoutError, OSError) as error:
-            raise Unavailable(f"no answer on {subject} within {timeout_s:g} s: {error!r}") from error
+        except errors.ConnectionReconnectingError as error:
+            raise Unavailable(f"the connection broke before {subject} was answered") from error
+        except (TimeoutError, errors.TimeoutError) as error:
+            raise Unavailable(f"no answer on {subject} within {timeout_s:g} s") from error
+        except (errors.Error, OSError) as error:
+            raise Unavailable(f"no answer on {subject}: {error!r}") from error
 
     async def api(self, verb: str, body: Mapping[str, Any] | None, kind: type[A], *, timeout_s: float) -> A:
         """Ask the JetStream API, for instance `STREAM.INFO.name`.

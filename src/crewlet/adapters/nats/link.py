@@ -4,12 +4,14 @@ Everything that leans on the library's inside is in this one class; the tests ag
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import structlog
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 _log = structlog.get_logger()
 
@@ -29,6 +31,10 @@ class Link(Client):
     def server_info(self) -> dict[str, Any]:
         """What the server said of itself when the connection was made."""
         return self._server_info
+
+    async def hear(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
+        """`subscribe`, with its types known. An exception of `take` goes to the error callback."""
+        return await self.subscribe(subject, cb=take)  # pyright: ignore[reportUnknownMemberType]
 
     def cut(self) -> None:
         """Drop the socket at once: a polite close waits for a peer that may be frozen."""

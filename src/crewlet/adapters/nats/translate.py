@@ -1,5 +1,6 @@
 """The broker's answers as typed values, and its errors as those of the ports."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -27,8 +28,12 @@ class BrokerUnfit(ConfigRefused):
     """The broker that the settings name cannot serve a company."""
 
 
-class NobodyThere(Unavailable):
-    """Nothing listens on the subject: the request was not taken by anyone. During an election this passes."""
+class NotTaken(Unavailable):
+    """The request reached nobody and had no effect."""
+
+
+class NobodyThere(NotTaken):
+    """Nothing listens on the subject. During an election this passes."""
 
 
 class ApiError(CrewletError):
@@ -88,6 +93,11 @@ class StoredMessage(msgspec.Struct, frozen=True):
     def headers(self) -> dict[str, str]:
         return parse_headers(self.hdrs)
 
+    @property
+    def is_marker(self) -> bool:
+        """Whether it says that the key is gone."""
+        return bool(self.hdrs) and is_marker(self.headers)
+
 
 class MessageAnswer(Answer, frozen=True):
     message: StoredMessage | None = None
@@ -140,6 +150,11 @@ def parse_headers(raw: bytes) -> dict[str, str]:
         if colon:
             found.setdefault(name.strip(), value.strip())
     return found
+
+
+def is_marker(headers: Mapping[str, str]) -> bool:
+    """Whether a message with these headers says that its key is gone, by a client or by the server's limits."""
+    return headers.get("KV-Operation") in {"DEL", "PURGE"} or "Nats-Marker-Reason" in headers
 
 
 def too_large(size: int, limit: int) -> Misuse:

@@ -1,0 +1,261 @@
+"""Buckets as JetStream key-value streams, by raw requests: one round trip a write, every read from the leader.
+
+The client library's own key-value calls are not used: they hide the error codes that tell a conflict from an undecided
+write, and give a later write no age of its own. The layout on the stream is the common one, so its tools can look in.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import structlog
+
+from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.settle import Write, newest_message, settle
+from crewlet.adapters.nats.translate import (
+    REPLICAS_NEED_A_CLUSTER,
+    STREAM_NAME_IN_USE,
+    STREAM_NOT_FOUND,
+    ApiError,
+    BrokerUnfit,
+    StoredMessage,
+    StreamAnswer,
+    StreamConfig,
+)
+from crewlet.adapters.nats.watch import Watch
+from crewlet.ports.cells import BucketSpec, Cells, CellStore, Entry, Mark, WatchEvent, WriteResult
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import NotLive, Unavailable
+from crewlet.ports.keys import check_expect, check_key, check_prefix, check_spec, check_write
+
+LONGEST_SETTLING_S = 3.0
+MARKER_AGE_S = 3600
+"""How long the mark of a removed key stays: long past any settling, so that what is settled is never its absence."""
+
+_NS = 1_000_000_000
+_DUPLICATE_WINDOW_S = 120.0
+_GETS_AT_ONCE = 128
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
+
+
+class NatsCells(CellStore):
+    """The buckets of one broker."""
+
+    def __init__(self, connection: Connection, *, entropy: Entropy) -> None:
+        self._connection = connection
+        self._entropy = entropy
+
+    async def open(self, spec: BucketSpec) -> Cells:
+        """See `CellStore.open`. The budget is the connection's start-up time.
+
+        Raises:
+            BrokerUnfit: the broker cannot hold such a bucket.
+        """
+        check_spec(spec)
+        clock = self._connection.clock
+        deadline = clock.elapsed() + self._connection.bring_up_s
+        while True:
+            try:
+                config = await self._find_or_make(spec)
+            except NotLive:
+                raise
+            except (Unavailable, ApiError) as error:
+                if clock.elapsed() >= deadline:
+                    raise Unavailable(f"bucket {spec.name} could not be opened: {error}") from error
+                await clock.sleep(0.1)
+                continue
+            return self._adopt(spec, config)
+
+    async def _find_or_make(self, spec: BucketSpec) -> StreamConfig:
+        try:
+            return await self._stream("INFO", spec, {})
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+        try:
+            config = await self._stream("CREATE", spec, self._config(spec))
+        except ApiError as error:
+            if error.err_code == STREAM_NAME_IN_USE:
+                return await self._stream("INFO", spec, {})
+            if error.err_code == REPLICAS_NEED_A_CLUSTER:
+                raise BrokerUnfit(
+                    f"the broker is a single server and cannot keep {self._connection.replicas} replicas",
+                    where="stream.replicas",
+                    remedy="set it to 1, or name a cluster",
+                ) from error
+            raise
+        _log.info("bucket_created", bucket=spec.name, max_age_s=spec.max_age_s, replicas=self._connection.replicas)
+        return config
+
+    async def _stream(self, verb: str, spec: BucketSpec, body: dict[str, Any]) -> StreamConfig:
+        answer = await self._connection.api(f"STREAM.{verb}.KV_{spec.name}", body, StreamAnswer, timeout_s=5.0)
+        if answer.config is None:
+            raise Unavailable(f"the broker's answer about bucket {spec.name} says nothing of it")
+        return answer.config
+
+    def _config(self, spec: BucketSpec) -> dict[str, Any]:
+        max_age_s = spec.max_age_s or 0.0
+        return {
+            "name": f"KV_{spec.name}",
+            "subjects": [f"$KV.{spec.name}.>"],
+            "retention": "limits",
+            "storage": "file",
+            "discard": "new",
+            "max_msgs": -1,
+            "max_bytes": -1,
+            "max_msg_size": -1,
+            # Without a number of its own a stream stops at 1,000 watchers.
+            "max_consumers": 100_000,
+            "max_msgs_per_subject": 1,
+            "max_age": round(max_age_s * _NS),
+            "duplicate_window": round(min(max_age_s or _DUPLICATE_WINDOW_S, _DUPLICATE_WINDOW_S) * _NS),
+            "num_replicas": self._connection.replicas,
+            "deny_delete": True,
+            "allow_rollup_hdrs": True,
+            "allow_direct": False,
+            "allow_msg_ttl": True,
+        }
+
+    def _adopt(self, spec: BucketSpec, config: StreamConfig) -> Cells:
+        if spec.allows_entry_ttl and not config.allow_msg_ttl:
+            raise BrokerUnfit(
+                f"the bucket {spec.name} exists and takes no age with a write",
+                where="stream.url",
+                remedy=f"delete the stream KV_{spec.name} while no node runs; the next one makes it anew",
+            )
+        max_age_s = config.max_age / _NS or None
+        if max_age_s != spec.max_age_s:
+            _log.info("bucket_adopted", bucket=spec.name, max_age_s=max_age_s, asked_for_s=spec.max_age_s)
+        return NatsBucket(
+            self._connection,
+            BucketSpec(spec.name, max_age_s, spec.allows_entry_ttl),
+            self._entropy,
+            ages_markers=config.allow_msg_ttl,
+            is_replicated=config.num_replicas > 1,
+        )
+
+
+class NatsBucket(Cells):
+    """One bucket."""
+
+    def __init__(
+        self, connection: Connection, spec: BucketSpec, entropy: Entropy, *, ages_markers: bool, is_replicated: bool
+    ) -> None:
+        self._connection = connection
+        self._spec = spec
+        self._entropy = entropy
+        self._ages_markers = ages_markers
+        self._is_replicated = is_replicated
+        self._stream = f"KV_{spec.name}"
+        self._subjects = f"$KV.{spec.name}."
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def max_age_s(self) -> float | None:
+        return self._spec.max_age_s
+
+    async def read(self, key: str) -> Entry | None:
+        check_key(key)
+        found = await self._patiently(lambda timeout_s: self._newest(key, timeout_s))
+        return None if found is None or found.is_marker else self._entry(found)
+
+    async def mark(self) -> Mark:
+        answer = await self._patiently(lambda timeout_s: self._info({}, timeout_s))
+        if answer.ts is None:
+            raise Unavailable(f"{self.name}: the broker's answer carries no time")
+        return Mark(answer.ts, answer.state.last_seq)
+
+    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+        check_write(self._spec, key, value, ttl_s)
+        return await self._write(key, value, 0, _age_header(ttl_s), ttl_s)
+
+    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+        check_write(self._spec, key, value, ttl_s)
+        check_expect(expect)
+        return await self._write(key, value, expect, _age_header(ttl_s), ttl_s)
+
+    async def remove(self, key: str, *, expect: int) -> WriteResult:
+        check_key(key)
+        check_expect(expect)
+        age = _age_header(MARKER_AGE_S) if self._ages_markers else {}
+        return await self._write(key, b"", expect, {"KV-Operation": "DEL", **age}, None)
+
+    async def list(self, prefix: str = "") -> Sequence[Entry]:
+        check_prefix(prefix)
+        wanted = {"subjects_filter": f"{self._subjects}{prefix}>"}
+        answer = await self._patiently(lambda timeout_s: self._info(wanted, timeout_s))
+        subjects = sorted(answer.state.subjects or ())
+        if len(subjects) < answer.total:
+            raise Unavailable(f"{self.name}: the broker named {len(subjects)} of {answer.total} keys")
+        entries: list[Entry] = []
+        for start in range(0, len(subjects), _GETS_AT_ONCE):
+            keys = [subject.removeprefix(self._subjects) for subject in subjects[start : start + _GETS_AT_ONCE]]
+            found = await asyncio.gather(*map(self.read, keys), return_exceptions=True)
+            for one in found:
+                if isinstance(one, BaseException):
+                    raise one
+                if one is not None:
+                    entries.append(one)
+        return entries
+
+    @asynccontextmanager
+    async def watch(self, prefix: str = "") -> AsyncGenerator[AsyncIterator[WatchEvent], None]:
+        check_prefix(prefix)
+        watch = Watch(self._connection, self, self._stream, self._subjects, prefix, self._entropy)
+        await watch.start()
+        try:
+            yield watch.events
+        finally:
+            await watch.stop()
+
+    async def _write(
+        self, key: str, value: bytes, expect: int, headers: dict[str, str], ttl_s: float | None
+    ) -> WriteResult:
+        write_id = self._entropy.token(12)
+        write = Write(self._stream, self._subjects + key, value, expect, write_id, headers, self._is_replicated)
+        return await settle(self._connection, write, budget_s=self._budget_s(ttl_s))
+
+    def _budget_s(self, ttl_s: float | None = None) -> float:
+        """A write that landed must still be there when the last repeat is judged, so: a third of its shortest age."""
+        return min([LONGEST_SETTLING_S, *(age / 3 for age in (ttl_s, self.max_age_s) if age is not None)])
+
+    async def _patiently(self, ask: Callable[[float], Awaitable[T]]) -> T:
+        """Ask until somebody answers: an election or a new connection takes a moment, and a read may be repeated."""
+        clock = self._connection.clock
+        budget_s = self._budget_s()
+        deadline = clock.elapsed() + budget_s
+        pause_s = 0.02
+        while True:
+            left_s = max(0.05, deadline - clock.elapsed())
+            try:
+                return await ask(min(left_s, budget_s / 2))
+            except Unavailable:
+                if clock.elapsed() + pause_s >= deadline:
+                    raise
+            await clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.2)
+
+    async def _newest(self, key: str, timeout_s: float) -> StoredMessage | None:
+        return await newest_message(self._connection, self._stream, self._subjects + key, timeout_s=timeout_s)
+
+    async def _info(self, body: dict[str, Any], timeout_s: float) -> StreamAnswer:
+        try:
+            return await self._connection.api(f"STREAM.INFO.{self._stream}", body, StreamAnswer, timeout_s=timeout_s)
+        except ApiError as error:
+            raise Unavailable(f"{self.name}: {error}") from error
+
+    def _entry(self, found: StoredMessage) -> Entry:
+        return Entry(found.subject.removeprefix(self._subjects), found.data, found.seq, found.time)
+
+
+def _age_header(ttl_s: float | None) -> dict[str, str]:
+    """Whole seconds, rounded up: the server cuts off what is beyond, and early is worse than late."""
+    return {} if ttl_s is None else {"Nats-TTL": f"{math.ceil(ttl_s)}s"}

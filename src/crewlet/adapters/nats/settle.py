@@ -1,0 +1,196 @@
+"""One compare-and-set, settled: sent, and sent again under the same id, until the server says what became of it.
+
+An answer that was lost is never guessed. The server's own answers decide, and where one server names the sequence that
+is in the way, the id of the record lying there tells whose it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crewlet.adapters.nats.connection import Connection, decode
+from crewlet.adapters.nats.translate import (
+    ID_IN_PROCESS,
+    NO_MESSAGE,
+    UNDECIDED_SEQUENCE,
+    WRONG_LAST_SEQUENCE,
+    ApiError,
+    MessageAnswer,
+    NotTaken,
+    PubAck,
+    StoredMessage,
+)
+from crewlet.ports.cells import Done, Refused, Unknown, WriteResult
+from crewlet.ports.errors import Unavailable
+
+MSG_ID = "Nats-Msg-Id"
+
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What is to be written.
+
+    Attributes:
+        stream: where.
+        subject: the key's subject.
+        value: the payload.
+        expect: the subject's newest sequence as the writer knows it; 0 is a create.
+        id: names this write and no other.
+        headers: further ones.
+        is_replicated: whether a deposed leader could answer.
+    """
+
+    stream: str
+    subject: str
+    value: bytes
+    expect: int
+    id: str
+    headers: Mapping[str, str]
+    is_replicated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Send it again. `may_be_in` tells that the last one may have landed or may still."""
+
+    reason: str
+    may_be_in: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The server's newest sequence of the subject is `actual`, not the expected one; 0 is an empty subject."""
+
+    actual: int
+
+
+def verdict(ack: PubAck, expect: int, *, is_replicated: bool) -> Done | Conflict | Undecided:
+    """What one answer says. Pure."""
+    fault = ack.error
+    if fault is None:
+        return Done(ack.seq) if ack.seq > 0 else Undecided("the answer names no sequence")
+    if fault.err_code == WRONG_LAST_SEQUENCE and fault.named_sequence is not None:
+        # A subject's newest sequence never falls except to nothing: whoever names an older one is behind.
+        if is_replicated and 0 < fault.named_sequence < expect:
+            return Undecided("the server that answered is behind")
+        return Conflict(fault.named_sequence)
+    may_be_in = fault.err_code in {UNDECIDED_SEQUENCE, ID_IN_PROCESS}
+    return Undecided(f"{fault.description} ({fault.err_code})", may_be_in)
+
+
+async def settle(connection: Connection, write: Write, *, budget_s: float) -> WriteResult:
+    """Write, and repeat until it is definite or the budget is spent.
+
+    Cancellation: as good as Unknown.
+    """
+    return await _Settling(connection, write, budget_s).run()
+
+
+class _Settling:
+    def __init__(self, connection: Connection, write: Write, budget_s: float) -> None:
+        self._connection = connection
+        self._write = write
+        self._budget_s = budget_s
+        self._started = connection.clock.elapsed()
+        self._expect = write.expect
+        self._ids: set[str] = set()
+        self._may_be_in = False
+
+    async def run(self) -> WriteResult:
+        pause_s = _FIRST_PAUSE_S
+        reason = "no time was left to ask"
+        while self._left_s() > 0:
+            step = await self._send()
+            if isinstance(step, Conflict):
+                step = await self._resolve(step.actual)
+            if isinstance(step, Done | Refused):
+                return step
+            if step is None:
+                continue
+            reason = step.reason
+            self._may_be_in = self._may_be_in or step.may_be_in
+            await self._connection.clock.sleep(min(pause_s, max(0.0, self._left_s())))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return Unknown(f"{self._write.subject}: {reason}")
+
+    def _left_s(self) -> float:
+        return self._budget_s - (self._connection.clock.elapsed() - self._started)
+
+    def _timeout_s(self) -> float:
+        """Of one try: short enough for two more."""
+        return max(0.05, min(self._left_s(), self._budget_s / 3))
+
+    async def _send(self) -> Done | Conflict | Undecided:
+        # Another expectation is another write to the server's register of ids.
+        write_id = f"{self._write.id}-{self._expect}"
+        self._ids.add(write_id)
+        headers = {MSG_ID: write_id, _EXPECTED: str(self._expect), **self._write.headers}
+        try:
+            message = await self._connection.request(
+                self._write.subject, self._write.value, timeout_s=self._timeout_s(), headers=headers
+            )
+            return verdict(decode(message.data, PubAck), self._expect, is_replicated=self._write.is_replicated)
+        except NotTaken as error:
+            return Undecided(str(error), may_be_in=False)
+        except Unavailable as error:
+            return Undecided(str(error))
+
+    async def _resolve(self, actual: int) -> Done | Refused | Undecided | None:
+        """Whose record is in the way. None: the write goes out again at once, under a new expectation."""
+        is_create = self._write.expect == 0
+        if actual == 0:
+            if not is_create:
+                return Refused(None)
+            if self._expect == 0:
+                return Undecided("the server contradicts itself")
+            self._expect = 0
+            return None
+        if not is_create and not self._may_be_in:
+            return Refused(actual)
+        try:
+            found = await message_at(self._connection, self._write.stream, actual, timeout_s=self._timeout_s())
+        except Unavailable as error:
+            return Undecided(str(error), may_be_in=False)
+        if found is None:
+            return Undecided("the record in the way is gone", may_be_in=False)
+        if found.headers.get(MSG_ID) in self._ids:
+            return Done(actual)
+        if is_create and found.is_marker:
+            self._expect = actual
+            return None
+        return Refused(actual)
+
+
+async def message_at(connection: Connection, stream: str, sequence: int, *, timeout_s: float) -> StoredMessage | None:
+    """The message at a sequence, from the stream's leader; None when it holds none there.
+
+    Raises:
+        Unavailable: nobody answered.
+    """
+    return await _message(connection, stream, {"seq": sequence}, timeout_s)
+
+
+async def newest_message(
+    connection: Connection, stream: str, subject: str, *, timeout_s: float
+) -> StoredMessage | None:
+    """A subject's newest message, from the stream's leader; None when it has none.
+
+    Raises:
+        Unavailable: nobody answered.
+    """
+    return await _message(connection, stream, {"last_by_subj": subject}, timeout_s)
+
+
+async def _message(
+    connection: Connection, stream: str, body: Mapping[str, object], timeout_s: float
+) -> StoredMessage | None:
+    try:
+        answer = await connection.api(f"STREAM.MSG.GET.{stream}", body, MessageAnswer, timeout_s=timeout_s)
+    except ApiError as error:
+        if error.err_code == NO_MESSAGE:
+            return None
+        raise Unavailable(f"{stream}: {error}") from error
+    return answer.message
