@@ -1,0 +1,83 @@
+"""The harm: a node killed, a node frozen past its lease, a broker member restarted."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import psutil
+
+from crewlet.supervisor.page import boottime
+from crewlet.testing.demo import processes
+from crewlet.testing.demo.fleet import DemoFailed, DemoNode
+from crewlet.testing.demo.judge import Fault
+
+POLL_S = 0.1
+MEET_A_PROGRAM_S = 5.0
+BROKER_BACK_S = 30.0
+
+
+async def kill(node: DemoNode) -> Fault:
+    """SIGKILL a node while a program of it runs. Its parent and its broker stay."""
+    process = await _at_work(node)
+    at = boottime()
+    os.kill(process.pid, signal.SIGKILL)
+    return Fault("killed", node.id, at, at)
+
+
+async def freeze(node: DemoNode, *, for_s: float, say: Callable[[str], None]) -> Fault:
+    """SIGSTOP a node and its programs, but not its parent; then SIGCONT what is left of them."""
+    process = await _at_work(node)
+    at = boottime()
+    stopped = processes.stop_tree(process)
+    try:
+        await asyncio.sleep(for_s)
+    finally:
+        left = processes.live(stopped)
+        processes.send(left, signal.SIGCONT)
+    say(f"{node.id} thawed after {for_s:g} s: {len(left)} of {len(stopped)} processes were left to thaw")
+    return Fault("frozen", node.id, at, boottime())
+
+
+async def restart_broker(node: DemoNode) -> Fault:
+    """SIGTERM a broker member, and wait until another process answers in its place.
+
+    Raises:
+        DemoFailed: there is none, or none came.
+    """
+    member = node.broker
+    if member is None:
+        raise DemoFailed(f"there is no broker process beside node {node.id}")
+    at = boottime()
+    member.terminate()
+    while boottime() < at + BROKER_BACK_S:
+        await asyncio.sleep(POLL_S)
+        fresh = node.broker
+        if fresh is not None and fresh != member and _answers(node.broker_port):
+            return Fault("broker", node.id, at, boottime())
+    raise DemoFailed(f"the broker member beside node {node.id} was not back {BROKER_BACK_S:g} s after its SIGTERM")
+
+
+async def _at_work(node: DemoNode) -> psutil.Process:
+    """The node's process, at a moment when it runs a program if one comes along soon.
+
+    Raises:
+        DemoFailed: the node does not run.
+    """
+    until = boottime() + MEET_A_PROGRAM_S
+    while True:
+        process = node.process
+        if process is not None and (len(processes.tree(process)) > 1 or boottime() >= until):
+            return process
+        if boottime() >= until:
+            raise DemoFailed(f"node {node.id} does not run: {node.last_words()}")
+        await asyncio.sleep(POLL_S / 2)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.5):
+            return True
+    except OSError:
+        return False

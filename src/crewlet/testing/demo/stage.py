@@ -1,0 +1,249 @@
+"""The play: a fleet comes up, mail flows, three faults strike, everything is worked off, the fleet drains."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass, field
+
+import psutil
+
+from crewlet.ports.errors import CrewletError, Unavailable
+from crewlet.testing.demo import api, faults
+from crewlet.testing.demo.documents import Library
+from crewlet.testing.demo.evidence import StoreReader, Trails
+from crewlet.testing.demo.feeder import Feeder
+from crewlet.testing.demo.fleet import LEASE_TTL_S, DemoFailed, Fleet
+from crewlet.testing.demo.judge import Completion, Evidence, Fault
+from crewlet.testing.demo.progress import Progress, Scene
+from crewlet.testing.demo.trail import runs_of
+
+CURTAIN_S = 145.0
+"""From the start: by then the flow is over, whatever is missing. What follows takes less than 35 s."""
+COME_UP_S = 70.0
+WARM_UP_S = 10.0
+RECOVER_S = 50.0
+FREEZE_S = LEASE_TTL_S + 2.5
+DRAIN_S = 20.0
+STORE_S = 8.0
+POLL_S = 0.3
+WATCH_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Stage:
+    """One demonstration. `play` it once."""
+
+    fleet: Fleet
+    library: Library
+    progress: Progress
+    began: float = field(default_factory=time.monotonic)
+    faults: list[Fault] = field(default_factory=list[Fault])
+    complaints: list[str] = field(default_factory=list[str])
+    broker_restarts: int = 0
+    completions: list[Completion] = field(default_factory=list[Completion])
+    waiting: dict[str, int] = field(default_factory=dict[str, int])
+    _states: dict[str, str] = field(init=False)
+    _members: dict[str, psutil.Process] = field(default_factory=dict[str, psutil.Process])
+    _view: api.FleetView | None = None
+    _trails: Trails = field(init=False)
+    _feeder: Feeder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._states = {node.id: "up" for node in self.fleet.nodes}
+        self._trails = Trails(self.fleet.evidence)
+        intakes = [handle for handle in self.fleet.seats if handle.startswith("intake")]
+        self._feeder = Feeder(self.library, intakes, self._urls)
+
+    async def play(self) -> Evidence:
+        """Play it to the end, or as far as it gets, and return what it left behind."""
+        try:
+            async with asyncio.timeout(CURTAIN_S - (time.monotonic() - self.began)), self._watched():
+                await self._come_up()
+                await self._harm()
+                await self._work_off()
+        except* (DemoFailed, CrewletError) as failed:
+            self.complaints += map(str, _each(failed))
+        except* TimeoutError:
+            self.complaints.append(f"not all was worked off {CURTAIN_S:g} s after the start")
+        await self._ask_store()
+        await self._leave()
+        return self._evidence()
+
+    async def _come_up(self) -> None:
+        self.progress.say(f"three nodes start in {self.fleet.root}")
+        self.fleet.start()
+        await self._until(lambda view: not view.unheld, "not all seats were held", COME_UP_S)
+        self.progress.say(f"all {len(self.fleet.seats)} seats are held")
+        for node in self.fleet.nodes:
+            self.progress.say(f"watch the fleet at {node.url}/query/fleet")
+
+    async def _harm(self) -> None:
+        """Mail flows from here to the end of the last fault's recovery."""
+        enough = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._feeder.run(enough), name="feeder")
+            self.progress.say(f"{len(self.library.paths)} documents of {self.library.root} are on their way")
+            await self._warm_up()
+            killed, frozen, restarted = self.fleet.nodes
+            async with self._struck(killed.id, "killed"):
+                self.progress.say(f"SIGKILL to node {killed.id}")
+                self.faults.append(await faults.kill(killed))
+            async with self._struck(frozen.id, "frozen"):
+                self.progress.say(f"SIGSTOP to node {frozen.id} and its programs, for {FREEZE_S:g} s")
+                self.faults.append(await faults.freeze(frozen, for_s=FREEZE_S, say=self.progress.say))
+            self.progress.say(f"SIGTERM to the broker member beside {restarted.id}")
+            self.faults.append(await faults.restart_broker(restarted))
+            self.progress.say(f"the broker member is back after {self.faults[-1].until - self.faults[-1].at:.1f} s")
+            await self._until(lambda view: not view.unheld, "not all seats were held again", RECOVER_S)
+            enough.set()
+
+    async def _warm_up(self) -> None:
+        """Let every seat work at least once, if the documents make it."""
+        until = time.monotonic() + WARM_UP_S
+        while time.monotonic() < until:
+            if all(self._trails.read().get(handle) for handle in self.fleet.seats):
+                return
+            await asyncio.sleep(POLL_S)
+
+    @contextlib.asynccontextmanager
+    async def _struck(self, node_id: str, state: str) -> AsyncGenerator[None]:
+        """Leaves when what the node held is in other hands and a new incarnation of it has come up."""
+        before = await self._until(lambda view: not view.unheld, "not all seats were held before the fault", RECOVER_S)
+        mine = {owner for owner in before.holders.values() if owner and owner.rpartition(":")[0] == node_id}
+        self._states[node_id] = state
+        yield
+
+        def is_over(view: api.FleetView) -> bool:
+            return not view.unheld and node_id in view.nodes and not mine & set(view.holders.values())
+
+        await self._until(is_over, f"node {node_id} or its seats did not come back", RECOVER_S)
+        self._states[node_id] = "up"
+        self.progress.say(f"all seats are held again, and node {node_id} is back")
+
+    async def _work_off(self) -> None:
+        """Until every message is finished and no inbox keeps any."""
+        self.progress.say("no more documents; the seats work off what is there")
+        reader = await StoreReader.open(self.fleet.broker_urls, lease_ttl_s=LEASE_TTL_S, timeout_s=STORE_S)
+        try:
+            while True:
+                with contextlib.suppress(Unavailable):
+                    finished = {completion.trigger for completion in await reader.completions()}
+                    open_sends = self._sent() - finished
+                    if not open_sends and not any((await reader.waiting(self.fleet.seats)).values()):
+                        return
+                await asyncio.sleep(POLL_S)
+        finally:
+            await reader.close()
+
+    async def _ask_store(self) -> None:
+        """The ledger and the streams, from whichever broker member answers."""
+        try:
+            async with asyncio.timeout(STORE_S):
+                reader = await StoreReader.open(self.fleet.broker_urls, lease_ttl_s=LEASE_TTL_S, timeout_s=STORE_S)
+                try:
+                    self.completions = list(await reader.completions())
+                    self.waiting = dict(await reader.waiting(self.fleet.seats))
+                finally:
+                    await reader.close()
+        except (CrewletError, TimeoutError) as error:
+            self.complaints.append(f"the store could not be read: {error or 'it did not answer'}")
+
+    async def _leave(self) -> None:
+        self.progress.say("the fleet drains")
+        self.fleet.remember()
+        self.complaints += await asyncio.to_thread(self.fleet.drain, DRAIN_S)
+        left = self.fleet.left()
+        self.complaints += [f"process {process.pid} was left behind by its node" for process in left]
+
+    def _evidence(self) -> Evidence:
+        lines = self._trails.read()
+        missing = [path for path in sorted(self._feeder.paths) if not (self.fleet.reports / path).is_file()]
+        self.complaints += [f"there is no report on {path}" for path in missing]
+        return Evidence(
+            nodes=len(self.fleet.nodes),
+            seats=self.fleet.seats,
+            lines=lines,
+            sends=self._feeder.sends,
+            completions=self.completions,
+            waiting=self.waiting,
+            faults=self.faults,
+            broker_restarts=self.broker_restarts,
+            lease_ttl_s=LEASE_TTL_S,
+            elapsed_s=round(time.monotonic() - self.began, 1),
+            complaints=[*self.complaints, *self._trails.broken],
+        )
+
+    def _sent(self) -> set[str]:
+        lines = (line for found in self._trails.read().values() for line in found)
+        return {send.id for send in self._feeder.sends} | {line.sent_id for line in lines if line.sent_id}
+
+    def _urls(self) -> list[str]:
+        """Of the nodes that nothing was done to."""
+        return [node.url for node in self.fleet.nodes if self._states[node.id] == "up" and node.url is not None]
+
+    async def _until(self, is_so: Callable[[api.FleetView], bool], otherwise: str, bound_s: float) -> api.FleetView:
+        """Ask the nodes until one of them shows the fleet as it should be.
+
+        Raises:
+            DemoFailed: not within the bound.
+        """
+        until = time.monotonic() + bound_s
+        view: api.FleetView | None = None
+        why = "no node answers"
+        while time.monotonic() < until:
+            for url in self._urls():
+                try:
+                    self._view = view = await api.fleet(url)
+                except (api.NoAnswer, api.Refused) as error:
+                    why = str(error)
+                    continue
+                if is_so(view):
+                    return view
+            await asyncio.sleep(POLL_S)
+        held = f"without an owner: {', '.join(view.unheld) or 'none'}" if view else why
+        raise DemoFailed(f"{otherwise} within {bound_s:g} s ({held})")
+
+    @contextlib.asynccontextmanager
+    async def _watched(self) -> AsyncGenerator[None]:
+        """Meanwhile a task keeps an eye on the processes and shows the scene."""
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch(), name="watch")
+            yield
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            self.fleet.check()
+            self.fleet.remember()
+            self._note_brokers()
+            self.progress.show(self._scene())
+
+    def _note_brokers(self) -> None:
+        for node in self.fleet.nodes:
+            member = node.broker
+            if member is not None:
+                self.broker_restarts += self._members.setdefault(node.id, member) != member
+                self._members[node.id] = member
+
+    def _scene(self) -> Scene:
+        view = self._view
+        lines = self._trails.read()
+        done = {t for found in lines.values() for run in runs_of(found) if run.is_ended for t in run.triggers}
+        return Scene(
+            urls={node.id: node.url for node in self.fleet.nodes},
+            seats={node.id: view.held_by(node.id) for node in self.fleet.nodes} if view else {},
+            state=self._states,
+            sent=len(self._sent()),
+            finished=len(done),
+            reports=sum(path.is_file() for path in self.fleet.reports.rglob("*")),
+        )
+
+
+def _each(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _each(error)
+        else:
+            yield error
