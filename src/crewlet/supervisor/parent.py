@@ -38,25 +38,29 @@ _STORE_FREE_S = 2.0
 _LONGEST_SLEEP_S = 0.5
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], *, planner: Sequence[str] = ("-P", "-m", "crewlet.cli", "up-plan")) -> int:
     """Have `crewlet up-plan` check the command and write a plan, in a process of its own; then run the plan.
 
     That process loads what this one must not. Its output and, when it wrote no plan, its exit code are the command's.
+
+    Args:
+        argv: the arguments after `up`.
+        planner: what the interpreter is told to run as the planning process, before `argv`.
     """
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as pipe:
-        planner = spawn(
-            [sys.executable, "-P", "-m", "crewlet.cli", "up-plan", *argv],
+        planning = spawn(
+            [sys.executable, *planner, *argv],
             env={**os.environ, PLAN_ENV: str(write_end)},
             pass_fds=(write_end,),
         )
         os.close(write_end)
         try:
             text = pipe.read().decode()
-            code = planner.wait()
+            code = planning.wait()
         except KeyboardInterrupt:
-            planner.kill()
-            planner.wait()
+            planning.kill()
+            planning.wait()
             return 128 + signal.SIGINT
     if code != 0:
         return code if code > 0 else 128 - code
