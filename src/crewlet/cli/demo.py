@@ -1,7 +1,6 @@
 """`crewlet demo`."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated
 
 import typer
@@ -16,7 +15,6 @@ def demo(
     seed: Annotated[int | None, typer.Option("--seed", help="Choose the same nodes to harm as an earlier run.")] = None,
 ) -> None:
     """Run a company on three nodes, kill one, freeze another, and judge from the evidence."""
-    from crewlet.testing import demo as demonstration
+    from crewlet.testing.demo import DemoOptions, run
 
-    options = SimpleNamespace(docs=docs, json=as_json, keep=keep, seed=seed)
-    raise typer.Exit(demonstration.run(options))
+    raise typer.Exit(run(DemoOptions(json=as_json, docs=docs, keep=keep, seed=seed)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,11 +33,12 @@ WATCH_EVERY_S = 1.0
 
 @dataclass(slots=True)
 class Stage:
-    """One demonstration. `play` it once."""
+    """One demonstration. `play` it once; `seed` decides which node meets which fault."""
 
     fleet: Fleet
     library: Library
     progress: Progress
+    seed: int
     began: float = field(default_factory=time.monotonic)
     faults: list[Fault] = field(default_factory=list[Fault])
     complaints: list[str] = field(default_factory=list[str])
@@ -85,7 +87,7 @@ class Stage:
             group.create_task(self._feeder.run(enough), name="feeder")
             self.progress.say(f"{len(self.library.paths)} documents of {self.library.root} are on their way")
             await self._warm_up()
-            killed, frozen, restarted = self.fleet.nodes
+            killed, frozen, restarted = random.Random(self.seed).sample(self.fleet.nodes, k=3)
             async with self._struck(killed.id, "killed"):
                 self.progress.say(f"SIGKILL to node {killed.id}")
                 self.faults.append(await faults.kill(killed))

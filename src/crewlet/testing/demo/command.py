@@ -3,18 +3,19 @@
 import asyncio
 import contextlib
 import json
+import secrets
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Generator
-from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from crewlet.supervisor.spawn import become_subreaper
+from crewlet.testing.demo import DemoOptions
 from crewlet.testing.demo.documents import NoDocuments, find_documents
 from crewlet.testing.demo.fleet import Fleet, prepare
 from crewlet.testing.demo.judge import Evidence, Verdict, judge
@@ -26,27 +27,8 @@ MOST_PROBLEMS_SHOWN = 20
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What the command was asked for.
-
-    Attributes:
-        json: print one JSON object as the last line of standard output; progress then goes to standard error.
-        docs: the folder with the documents; None looks for them.
-        keep: leave the fleet's folder, with logs, evidence and reports.
-    """
-
-    json: bool = False
-    docs: Path | None = None
-    keep: bool = False
-
-
-def run(options: DemoOptions) -> int:
-    """Run the demonstration; call it from the main thread of a process that does nothing else.
-
-    Returns:
-        0 when everything was proven, 1 when anything was wrong, 130 after Ctrl+C.
-    """
+def demonstrate(options: DemoOptions) -> int:
+    """See `crewlet.testing.demo.run`."""
     stream = sys.stderr if options.json else sys.stdout
     become_subreaper()
     with as_file(files("crewlet.examples") / "docs_desk") as example:
@@ -58,8 +40,10 @@ def run(options: DemoOptions) -> int:
         root = Path(tempfile.mkdtemp(prefix="crewlet-demo-"))
         fleet = prepare(root, example, library.root)
         progress = make_progress(stream)
+        seed = secrets.randbelow(1000) if options.seed is None else options.seed
+        progress.say(f"seed {seed} chooses which node meets which fault")
         with _stops_as_interrupt():
-            evidence = _play(Stage(fleet, library, progress), fleet, progress)
+            evidence = _play(Stage(fleet, library, progress, seed), fleet, progress)
     if evidence is None:
         print("crewlet demo: interrupted; every process it started was ended", file=sys.stderr)
         shutil.rmtree(root, ignore_errors=True)
