@@ -1,0 +1,455 @@
+"""Leases: who holds a resource, provably, until when, and with which fencing token.
+
+Three answers everywhere: yes, no, and `Unavailable` for what nobody knows. A write whose answer was lost is judged
+again at the next call, from the record. Liveness is judged on the store's clock. How long a holder may act is the
+holder's own to count, from before it asked and on its own clock; an answer that comes after that is none.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_never
+
+import msgspec
+
+from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
+from crewlet.ports.clock import Clock
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.seats.claim import ClaimRequest, Claims, Won
+from crewlet.seats.gate import ProtocolGate
+from crewlet.seats.lease import LEASE_PROTOCOL, ClaimRefused, ClaimResult, Granted, Lease
+from crewlet.seats.records import (
+    Found,
+    LeaseRecord,
+    decode_epoch,
+    decode_meta,
+    encode_meta,
+    key_of,
+    prefix_of,
+    resource_of,
+)
+from crewlet.seats.table import LeaseTable, Look
+
+EPOCHS_BUCKET = BucketSpec("crewlet_epochs")
+"""Counters and hints, of leases and duties alike. No age: a token that began again would not fence."""
+
+_ROUNDS = 64
+
+
+def leases_bucket(ttl_s: float) -> BucketSpec:
+    """The bucket of seat and presence leases. Its age is the TTL; the first node that makes it decides."""
+    return BucketSpec("crewlet_leases", max_age_s=ttl_s)
+
+
+@dataclass(slots=True)
+class _Hold:
+    """What this process knows of a tenure it holds.
+
+    Attributes:
+        record: as it was last written.
+        revision: of that write; None while a write is undecided, so that the next one asks first.
+        lapses_at, lapsed_by: readings of `Clock.elapsed` between which it lapses unless it is written again.
+        is_over: it ended here, though the store may not have heard.
+    """
+
+    key: str
+    record: LeaseRecord
+    revision: int | None
+    lapses_at: float
+    lapsed_by: float
+    is_over: bool = False
+
+    def is_tenure_of(self, owner: str, epoch: int) -> bool:
+        return self.record.owner == owner and self.record.epoch == epoch
+
+    def ended_before(self, look: Look, found: Found) -> bool:
+        """Whether the tenure's record was last written by an undecided write, and perhaps only after the lapse."""
+        return found.entry.revision != self.revision and not look.landed_before(found, self.lapses_at)
+
+
+class LeaseStore:
+    """The leases of one bucket, and their epochs.
+
+    Args:
+        leases: the bucket of the records. Its age is the longest TTL there is.
+        epochs: the bucket of counters and hints, without an age.
+        clock: this machine's; only differences of `elapsed` are used.
+        entropy: names each claim.
+        protocol: what holding a lease means to this build.
+        has_entry_ttl: every record brings its own age (the bucket must allow it).
+
+    Fencing: a claim or renewal says nothing about the moment of its answer; the caller counts its TTL from before the
+        call, and does not count an answer that came after its own deadline.
+
+    Raises:
+        Misuse: the bucket of the leases has no age.
+    """
+
+    def __init__(
+        self,
+        leases: Cells,
+        epochs: Cells,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        protocol: int = LEASE_PROTOCOL,
+        has_entry_ttl: bool = False,
+    ) -> None:
+        self._table = LeaseTable(leases, clock, has_entry_ttl=has_entry_ttl)
+        self._epochs = epochs
+        self._clock = clock
+        self._gate = ProtocolGate(leases, self._table.age_s, clock)
+        self._claims = Claims(self._table, epochs, self._gate, clock=clock, entropy=entropy, protocol=protocol)
+        self._holds: dict[str, _Hold] = {}
+        self._turns = _Turns()
+
+    @property
+    def ttl_s(self) -> float:
+        """The age of the bucket: the TTL of a lease that asks for none, and the longest there is."""
+        return self._table.age_s
+
+    async def claim(
+        self,
+        resource: str,
+        owner: str,
+        *,
+        ttl_s: float | None = None,
+        preferred: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        gated: bool = False,
+    ) -> ClaimResult:
+        """Take a lease, or take up again the one that this owner already holds (at the same epoch).
+
+        Args:
+            resource: `class:name`; the class lower-case, the name any text without a colon.
+            owner: one process incarnation.
+            ttl_s: more than 0 and at most `ttl_s` of the store; None is the store's.
+            preferred: the node that should get it back; None leaves the hint as it is.
+            meta: a JSON object; None leaves the holder's own as it is, and is empty on a new tenure.
+            gated: refuse while a seat or presence lease of a lower protocol lives.
+
+        Returns:
+            `Granted`, at a new epoch or at that of the owner's running tenure; or `ClaimRefused`, and nothing changed.
+
+        Raises:
+            Misuse: an argument is outside its range.
+            Unavailable: it is not known to be granted. Claim again to find out.
+
+        Cancellation: what was written is given back first, which takes at most a third of the bucket's age. A claim
+            that was granted in the same moment stays, for the owner to claim again or to lapse.
+        """
+        key = key_of(resource)
+        _check_owner(owner)
+        request = ClaimRequest(
+            key=key,
+            owner=owner,
+            ttl_s=self._checked_ttl(ttl_s),
+            preferred=_checked_node(preferred) if preferred is not None else None,
+            meta=encode_meta(meta) if meta is not None else None,
+            is_gated=gated,
+            is_over=lambda look, found: self._is_over(key, owner, look, found),
+        )
+        async with self._turns.of(key):
+            won = await self._claims.run(request)
+            if isinstance(won, ClaimRefused):
+                return won
+            hold = _Hold(key, won.record, won.revision, won.lapses_at, won.lapsed_by)
+            self._holds[key] = hold
+            return Granted(await self._granted(resource, hold, won))
+
+    async def renew(
+        self,
+        resource: str,
+        owner: str,
+        epoch: int,
+        *,
+        ttl_s: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Prolong a tenure. One write where the last one's revision is known, and never gated.
+
+        Args:
+            ttl_s: None keeps the lease's own.
+            meta: None keeps what it says.
+
+        Returns:
+            True: the tenure had not lapsed when the write reached the store. The caller still counts from before it
+            asked, and not at all if its own deadline passed meanwhile. False: this is not, or no longer, the running
+            tenure; a renewal that landed too late has been given back.
+
+        Raises:
+            Misuse: an argument is outside its range.
+            Unavailable: nobody knows. The tenure is kept until the caller's deadline; the next call asks first. A
+                caller that drops the lease before it knows calls `release`, so that a late renewal is refused.
+        """
+        key = key_of(resource)
+        _check_tenure(owner, epoch)
+        ttl = self._checked_ttl(ttl_s) if ttl_s is not None else None
+        raw = encode_meta(meta) if meta is not None else None
+        hold = self._holds.get(key)
+        if hold is not None and hold.is_tenure_of(owner, epoch):
+            if hold.is_over:
+                return False
+            if hold.revision is not None and self._clock.elapsed() < hold.lapses_at:
+                answer = await self._renew_known(hold, hold.revision, ttl, raw)
+                if answer is not None:
+                    return answer
+        return await self._renew_found(key, owner, epoch, ttl, raw)
+
+    async def release(self, resource: str, owner: str, epoch: int) -> bool:
+        """End a tenure at once. A renewal of it that is still on its way can then no longer land.
+
+        Returns:
+            True: it was running. False: it was not (lapsed, released, or another's), and nothing else changed.
+
+        Raises:
+            Misuse: an argument is outside its range.
+            Unavailable: nobody knows. Calling again settles it; otherwise it lapses. This process does not take the
+                tenure up again either way.
+        """
+        key = key_of(resource)
+        _check_tenure(owner, epoch)
+        hold = self._holds.get(key)
+        if hold is not None and hold.is_tenure_of(owner, epoch):
+            hold.is_over = True
+        for _ in range(_ROUNDS):
+            look = await self._table.look(key)
+            found = look.found
+            if found is None or not found.is_tenure_of(owner, epoch):
+                self._forget(key, owner, epoch)
+                return False
+            released = msgspec.structs.replace(found.record, released=True, acquired_at=found.acquired_at)
+            result = await self._table.replace(key, released, expect=found.entry.revision)
+            match result:
+                case Done():
+                    self._forget(key, owner, epoch)
+                    return found.is_live
+                case Refused():
+                    continue
+                case Unknown(reason):
+                    raise Unavailable(f"{resource}: the release is undecided: {reason}")
+                case _:
+                    assert_never(result)
+        raise Unavailable(f"{resource}: the release was overtaken {_ROUNDS} times")
+
+    async def get(self, resource: str) -> Lease | None:
+        """The running tenure, or None.
+
+        Raises:
+            Misuse, Unavailable.
+        """
+        look = await self._table.look(key_of(resource))
+        return look.found.lease(resource) if look.found is not None and look.found.is_held else None
+
+    async def list_live(self, cls: str) -> list[Lease]:
+        """Every running tenure of a class, by key.
+
+        Raises:
+            Misuse, Unavailable.
+        """
+        held = await self._table.list_held(prefix_of(cls))
+        pairs = ((resource_of(found.entry.key), found) for found in held)
+        return [found.lease(resource) for resource, found in pairs if resource is not None]
+
+    async def list_owned(self, owner: str, cls: str) -> list[Lease]:
+        """The running tenures of one owner in a class.
+
+        Raises:
+            Misuse, Unavailable.
+        """
+        _check_owner(owner)
+        return [lease for lease in await self.list_live(cls) if lease.owner == owner]
+
+    async def hints(self, node_id: str, cls: str) -> set[str]:
+        """The resources of a class that prefer a node, held or not. It reads every counter of the class.
+
+        Raises:
+            Misuse, Unavailable.
+        """
+        prefix = prefix_of(cls)
+        node_id = _checked_node(node_id)
+        entries = await self._epochs.list(prefix)
+        preferring = (resource_of(entry.key) for entry in entries if decode_epoch(entry).preferred == node_id)
+        return {resource for resource in preferring if resource is not None}
+
+    async def protocol_floor(self) -> int | None:
+        """The lowest protocol of the live seat and presence leases; None when there is none.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        return await self._gate.floor(await self._table.cells.mark())
+
+    async def stop(self) -> None:
+        """End the gate's view and whatever is still being given back. Leases stay as they are."""
+        await self._gate.stop()
+        await self._claims.stop()
+
+    async def _granted(self, resource: str, hold: _Hold, won: Won) -> Lease:
+        """The lease as its record has it. If that cannot be read, the times are told as well as they are known."""
+        try:
+            look = await self._table.look(hold.key)
+        except Unavailable:
+            look = None
+        found = look.found if look is not None else None
+        if found is not None and found.entry.revision == won.revision:
+            lease = found.lease(resource)
+            hold.record = msgspec.structs.replace(won.record, acquired_at=lease.acquired_at)
+            return lease
+        # Without the time of its commit the first renewal has to read before it writes.
+        hold.revision = hold.revision if won.record.acquired_at is not None else None
+        return Lease(
+            resource=resource,
+            owner=won.record.owner,
+            epoch=won.record.epoch,
+            acquired_at=won.record.acquired_at or won.store_now,
+            expires_at=won.store_now + timedelta(seconds=self._table.lifetime_s(won.record)),
+            preferred=won.record.preferred,
+            meta=decode_meta(won.record.meta),
+            protocol=won.record.protocol,
+        )
+
+    async def _renew_known(
+        self, hold: _Hold, revision: int, ttl_s: float | None, meta: msgspec.Raw | None
+    ) -> bool | None:
+        """Renew upon the revision of the last write. None: it is not the record's any more; ask."""
+        record = _renewed(hold.record, ttl_s, meta)
+        # Whatever cuts this short leaves the write undecided.
+        hold.revision = None
+        sent_at = self._clock.elapsed()
+        result = await self._table.replace(hold.key, record, expect=revision)
+        match result:
+            case Done(written):
+                return await self._landed(hold, record, written, sent_at, (hold.lapses_at, hold.lapsed_by))
+            case Refused():
+                return None
+            case Unknown(reason):
+                raise Unavailable(f"{hold.key}: the renewal is undecided: {reason}")
+            case _:
+                assert_never(result)
+
+    async def _renew_found(
+        self, key: str, owner: str, epoch: int, ttl_s: float | None, meta: msgspec.Raw | None
+    ) -> bool:
+        """Renew the record as the store has it."""
+        for _ in range(_ROUNDS):
+            look = await self._table.look(key)
+            found = look.live
+            if found is None or not found.is_tenure_of(owner, epoch):
+                self._forget(key, owner, epoch)
+                return False
+            hold = self._holds.get(key)
+            if hold is None or not hold.is_tenure_of(owner, epoch):
+                hold = self._holds[key] = _Hold(key, found.record, None, *look.lapse(found))
+            elif hold.ended_before(look, found):
+                await self._give_back_late(hold, found.entry.revision)
+                return False
+            record = _renewed(msgspec.structs.replace(found.record, acquired_at=found.acquired_at), ttl_s, meta)
+            hold.revision = None
+            sent_at = self._clock.elapsed()
+            result = await self._table.replace(key, record, expect=found.entry.revision)
+            match result:
+                case Done(written):
+                    return await self._landed(hold, record, written, sent_at, look.lapse(found))
+                case Refused():
+                    continue
+                case Unknown(reason):
+                    raise Unavailable(f"{key}: the renewal is undecided: {reason}")
+                case _:
+                    assert_never(result)
+        raise Unavailable(f"{key}: the renewal was overtaken {_ROUNDS} times")
+
+    async def _landed(
+        self, hold: _Hold, record: LeaseRecord, revision: int, sent_at: float, lapse: tuple[float, float]
+    ) -> bool:
+        """Count a renewal that is in the store, unless it may have come after the lapse of what it renewed."""
+        lapses_at, hold.lapsed_by = lapse
+        answered_at = self._clock.elapsed()
+        if answered_at >= lapses_at:
+            hold.is_over = True
+            if not await self._table.landed_before(hold.key, revision, lapses_at):
+                await self._give_back_late(hold, revision)
+                return False
+            hold.is_over = False
+        lifetime_s = self._table.lifetime_s(record)
+        hold.record, hold.revision = record, revision
+        hold.lapses_at, hold.lapsed_by = sent_at + lifetime_s, answered_at + lifetime_s
+        return True
+
+    async def _give_back_late(self, hold: _Hold, revision: int) -> None:
+        """Undo a renewal that came after the lapse, so that the resource is as free as it was without it.
+
+        Only once the lapse is certain: until then the record may still be what keeps others out, and its holder may
+        still be stopping. What is left, or refused, lapses by itself; this process does not take the tenure up again.
+        """
+        hold.is_over = True
+        if self._clock.elapsed() >= hold.lapsed_by:
+            await self._table.replace(hold.key, msgspec.structs.replace(hold.record, released=True), expect=revision)
+
+    def _is_over(self, key: str, owner: str, look: Look, found: Found) -> bool:
+        hold = self._holds.get(key)
+        if hold is None or not hold.is_tenure_of(owner, found.record.epoch):
+            return False
+        return hold.is_over or hold.ended_before(look, found)
+
+    def _forget(self, key: str, owner: str, epoch: int) -> None:
+        hold = self._holds.get(key)
+        if hold is not None and hold.is_tenure_of(owner, epoch):
+            del self._holds[key]
+
+    def _checked_ttl(self, ttl_s: float | None) -> float:
+        """The TTL for the record; 0 stands for the bucket's age."""
+        if ttl_s is None:
+            return 0.0
+        if not 0 < ttl_s <= self.ttl_s:
+            raise Misuse(f"a lease here lives more than 0 and at most {self.ttl_s:g} s, not {ttl_s!r}")
+        return float(ttl_s)
+
+
+class _Turns:
+    """One claim of a key at a time. A key that nobody claims costs nothing."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def of(self, key: str) -> AsyncGenerator[None]:
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            _, users = self._locks.pop(key)
+            if users > 1:
+                self._locks[key] = (lock, users - 1)
+
+
+def _renewed(record: LeaseRecord, ttl_s: float | None, meta: msgspec.Raw | None) -> LeaseRecord:
+    if ttl_s is None and meta is None:
+        return record
+    return msgspec.structs.replace(
+        record,
+        ttl_s=record.ttl_s if ttl_s is None else ttl_s,
+        meta=record.meta if meta is None else meta,
+    )
+
+
+def _check_owner(owner: str) -> None:
+    if not owner.strip():
+        raise Misuse("an owner is not blank")
+
+
+def _check_tenure(owner: str, epoch: int) -> None:
+    _check_owner(owner)
+    if epoch < 1:
+        raise Misuse(f"an epoch is 1 or more, not {epoch!r}")
+
+
+def _checked_node(node_id: str) -> str:
+    if not node_id.strip():
+        raise Misuse("the id of a node is not blank")
+    return node_id

@@ -1,0 +1,142 @@
+"""One bucket of lease records: reads beside the store's clock, and writes that bring their own age where they must."""
+
+import asyncio
+import math
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from crewlet.ports.cells import Cells, Mark, WriteResult
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import Misuse
+from crewlet.seats.records import Found, LeaseRecord, encode, judge, lifetime_s
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One cell and the store's clock, read side by side.
+
+    Attributes:
+        found: the record, or None where there is none.
+        mark: the store's clock and the bucket's last revision, no older than the look.
+        asked_at: the reading of `Clock.elapsed` before anything was asked.
+        answered_at: its reading when all was answered.
+    """
+
+    found: Found | None
+    mark: Mark
+    asked_at: float
+    answered_at: float
+
+    @property
+    def live(self) -> Found | None:
+        return self.found if self.found is not None and self.found.is_live else None
+
+    def lapse(self, found: Found) -> tuple[float, float]:
+        """When the record lapses unless it is written again, as readings of `Clock.elapsed`: no earlier, no later."""
+        left_s = (found.expires_at - self.mark.store_now).total_seconds()
+        return self.asked_at + left_s, self.answered_at + left_s
+
+    def landed_before(self, found: Found, instant: float) -> bool:
+        """Whether the record was surely written before a reading of `Clock.elapsed`."""
+        written_s_ago = (self.mark.store_now - found.entry.written_at).total_seconds()
+        return self.answered_at - written_s_ago < instant
+
+
+class LeaseTable:
+    """A bucket of lease records.
+
+    Args:
+        cells: the bucket. Its age is the longest that a record lives.
+        clock: this machine's.
+        has_entry_ttl: every record is written with an age of its own, so that it also vanishes on time.
+
+    Raises:
+        Misuse: the bucket has no age.
+    """
+
+    def __init__(self, cells: Cells, clock: Clock, *, has_entry_ttl: bool = False) -> None:
+        if cells.max_age_s is None:
+            raise Misuse(f"bucket {cells.name} has no age, and leases must lapse")
+        self.cells = cells
+        self.age_s: float = cells.max_age_s
+        self._clock = clock
+        self._has_entry_ttl = has_entry_ttl
+
+    async def look(self, key: str) -> Look:
+        """A cell as its leader has it.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        look, _ = await self.look_beside(key, _nothing())
+        return look
+
+    async def look_beside(self, key: str, other: Awaitable[A]) -> tuple[Look, A]:
+        """The same, with one more question asked at the same time.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        asked_at = self._clock.elapsed()
+        entry, mark, more = await side_by_side(self.cells.read(key), self.cells.mark(), other)
+        found = None if entry is None else judge(entry, mark.store_now, self.age_s)
+        return Look(found, mark, asked_at, self._clock.elapsed()), more
+
+    async def landed_before(self, key: str, revision: int, instant: float) -> bool:
+        """Whether a write of ours, known to be in the store, landed before a reading of `Clock.elapsed`.
+
+        False also where it cannot be told.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        look = await self.look(key)
+        if look.found is None or look.found.entry.revision != revision:
+            return False
+        return look.landed_before(look.found, instant)
+
+    async def list_held(self, prefix: str) -> list[Found]:
+        """Every running tenure under a prefix.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        entries, mark, _ = await side_by_side(self.cells.list(prefix), self.cells.mark(), _nothing())
+        return [found for entry in entries if (found := judge(entry, mark.store_now, self.age_s)).is_held]
+
+    def lifetime_s(self, record: LeaseRecord) -> float:
+        return lifetime_s(record.ttl_s, self.age_s)
+
+    async def create(self, key: str, record: LeaseRecord) -> WriteResult:
+        return await self.cells.create(key, encode(record), ttl_s=self._entry_ttl_s(record))
+
+    async def replace(self, key: str, record: LeaseRecord, *, expect: int) -> WriteResult:
+        return await self.cells.replace(key, encode(record), expect=expect, ttl_s=self._entry_ttl_s(record))
+
+    def _entry_ttl_s(self, record: LeaseRecord) -> float | None:
+        # Whole seconds, rounded up: a store may know no others. The record itself says when it lapses.
+        return float(math.ceil(self.lifetime_s(record))) if self._has_entry_ttl else None
+
+
+async def side_by_side(one: Awaitable[A], two: Awaitable[B], three: Awaitable[C]) -> tuple[A, B, C]:
+    """Await three at the same time. A failure is raised once all have ended; none is left running.
+
+    Cancellation: cancels them all.
+    """
+    first, second, third = await asyncio.gather(one, two, three, return_exceptions=True)
+    if isinstance(first, BaseException):
+        raise first
+    if isinstance(second, BaseException):
+        raise second
+    if isinstance(third, BaseException):
+        raise third
+    return first, second, third
+
+
+async def _nothing() -> None:
+    return None
