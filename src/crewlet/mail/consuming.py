@@ -31,6 +31,11 @@ class Feed(Protocol):
         """Deliveries taken and not settled."""
         ...
 
+    @property
+    def pull_expiry_s(self) -> float:
+        """How long one `take` may wait."""
+        ...
+
     async def take(self, count: int, wait_s: float) -> Sequence[Delivery]:
         """Up to `count` deliveries. With `wait_s` 0 only what lies ready; empty when there is nothing.
 
@@ -290,7 +295,7 @@ class Consumer:
     async def _collect(self, options: BatchOptions) -> None:
         """Fill `_waiting`: a pull of one that waits, then what lies ready, then what comes while lingering."""
         if not self._waiting:
-            self._waiting.extend(await self._feed.take(1, self._pull_wait_s(PULL_EXPIRY_S)))
+            self._waiting.extend(await self._feed.take(1, self._pull_wait_s(self._feed.pull_expiry_s)))
         if not self._waiting:
             return
         linger_ends = self._clock.elapsed() + options.linger_s
@@ -299,7 +304,7 @@ class Consumer:
             left = linger_ends - self._clock.elapsed()
             if left <= 0 or len(self._waiting) >= options.max_messages or not self._is_open():
                 return
-            self._waiting.extend(await self._feed.take(1, self._pull_wait_s(min(PULL_EXPIRY_S, left))))
+            self._waiting.extend(await self._feed.take(1, self._pull_wait_s(min(self._feed.pull_expiry_s, left))))
 
     def _pull_wait_s(self, wanted_s: float) -> float:
         return max(0.001, min(wanted_s, self._good_until - self._clock.elapsed()))

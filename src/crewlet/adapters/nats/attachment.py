@@ -89,6 +89,10 @@ class NatsFeed:
     def in_hand(self) -> int:
         return len(self._hand)
 
+    @property
+    def pull_expiry_s(self) -> float:
+        return PULL_EXPIRY_S
+
     async def take(self, count: int, wait_s: float) -> Sequence[Delivery]:
         if not self._arrived:
             await self._pulls.pull(count, wait_s)

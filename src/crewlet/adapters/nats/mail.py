@@ -12,6 +12,7 @@ from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
 from crewlet.adapters.nats.streams import NS, STREAMS, ensure_stream, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers
 from crewlet.mail.consuming import Consumer, Switchboard
+from crewlet.mail.patterns import check_message
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse, Unavailable
@@ -85,9 +86,7 @@ class NatsMail:
     ) -> Published:
         self._switchboard.require_live()
         stream = stream_of(topic)
-        for text in (message_id, *(headers or {}).values()):
-            if not text or not text.isprintable() or text.strip() != text:
-                raise Misuse(f"{text!r} cannot be a message id or a header")
+        check_message(message_id, headers)
         if stream.keeps_interest and not await self._consumers.is_covered(topic):
             raise NoMailbox(f"no subscription keeps what is published to {topic}")
         # The broker's dedupe spans the whole stream; one id to two seats is two messages.

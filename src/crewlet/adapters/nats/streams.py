@@ -1,6 +1,5 @@
 """The streams that mail lives on, and which of them a topic belongs to."""
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ import structlog
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.translate import STREAM_NAME_IN_USE, ApiError
+from crewlet.mail.patterns import is_topic
 from crewlet.ports.errors import Misuse
 
 NS = 1_000_000_000
@@ -49,8 +49,6 @@ EVENTS = MailStream("CREWLET_EVENTS", "crewlet.events.", keeps_interest=False)
 DEAD_LETTERS = MailStream("CREWLET_DLQ", "dlq.", keeps_interest=False)
 STREAMS = (AGENT, NOTIFICATIONS, EVENTS, DEAD_LETTERS)
 
-_TOPIC = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)+")
-
 
 def stream_of(topic: str) -> MailStream:
     """The stream that keeps a topic.
@@ -58,7 +56,7 @@ def stream_of(topic: str) -> MailStream:
     Raises:
         Misuse: it is not a topic (empty, a wildcard, an empty token, a space), or no stream of ours keeps it.
     """
-    if _TOPIC.fullmatch(topic):
+    if is_topic(topic):
         for stream in STREAMS:
             if topic.startswith(stream.prefix):
                 return stream

@@ -1,7 +1,7 @@
 """Durable subscriptions as JetStream consumers: their names, their settings, and the verbs on them."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -13,8 +13,9 @@ from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, Rep
 from crewlet.adapters.nats.streams import NS, MailStream, stream_of
 from crewlet.adapters.nats.translate import STREAM_NOT_FOUND, ApiError
 from crewlet.mail import topics
+from crewlet.mail.patterns import check_group, matcher
 from crewlet.ports.entropy import Entropy
-from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Backlog, Subscription
 
 MAX_ACK_PENDING = 10_000
@@ -63,7 +64,7 @@ class Consumers:
             Unavailable: nobody answered, or the name is taken by a consumer of another topic.
         """
         stream = stream_of(subscription.topic)
-        _check_group(subscription)
+        check_group(subscription.group)
         found = await self.info(subscription)
         if found is None:
             if await self._create(stream, subscription):
@@ -217,24 +218,6 @@ class Consumers:
 
     async def _page(self, subject: str, offset: int) -> Reply:
         return await ask(self.connection, subject, {"offset": offset}, timeout_s=5.0, budget_s=10.0)
-
-
-def matcher(pattern: str) -> Callable[[str], object]:
-    """A predicate for topics: `*` stands for one token, `>` for one or more at the end.
-
-    Raises:
-        Misuse: an empty pattern, an empty token, or `>` before the end.
-    """
-    tokens = pattern.split(".")
-    if any(not token for token in tokens) or ">" in tokens[:-1] or re.search(r"\s", pattern):
-        raise Misuse(f"{pattern!r} is not a topic pattern")
-    parts = [{"*": r"[^.]+", ">": r".+"}.get(token) or re.escape(token) for token in tokens]
-    return re.compile(r"\.".join(parts)).fullmatch
-
-
-def _check_group(subscription: Subscription) -> None:
-    if not subscription.group or not subscription.group.isprintable():
-        raise Misuse(f"{subscription.group!r} is not a group")
 
 
 def _mailbox_at(topic: str) -> Subscription | None:

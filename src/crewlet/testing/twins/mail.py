@@ -1,0 +1,321 @@
+"""The mail twin: the mail port over a broker in memory, on any clock.
+
+A test that runs whole fleets keeps one `TwinBroker` and gives every node a `TwinMail` of its own, so that a node can
+die or freeze while the broker goes on.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from crewlet.mail.batching import in_stream_order
+from crewlet.mail.consuming import Consumer, Switchboard, either
+from crewlet.mail.patterns import check_message
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import (
+    Attachment,
+    Backlog,
+    BatchOptions,
+    Delivery,
+    DetachUnproven,
+    Handler,
+    Published,
+    Subscription,
+)
+from crewlet.testing.twins.mailbroker import Message, TwinBroker, TwinPull
+
+__all__ = ["TwinBroker", "TwinMail"]
+
+TROUBLE_PAUSE_S = 0.1
+
+log = structlog.get_logger()
+
+Fault = Callable[[str], Awaitable[None]]
+"""Called with the name of each request before it reaches the broker; it may sleep, or raise Unavailable."""
+
+
+class TwinMail:
+    """The mail of one node on a `TwinBroker`.
+
+    Args:
+        clock: the node's own clock, where it differs from the broker's.
+        fault: what happens to requests on their way; None lets all through.
+    """
+
+    def __init__(self, broker: TwinBroker, *, clock: Clock | None = None, fault: Fault | None = None) -> None:
+        self._broker = broker
+        self._clock = clock or broker.clock
+        self._fault = fault
+        self._switchboard = Switchboard(self._clock)
+
+    async def start(self) -> None:
+        self._switchboard.is_live = True
+
+    async def stop(self) -> None:
+        if not self._switchboard.is_live:
+            return
+        self._switchboard.is_live = False
+        for attachment in list(self._switchboard.attachments.values()):
+            try:
+                await attachment.let_go()
+            except DetachUnproven as error:
+                log.warning("mail_stop_unproven", group=attachment.subscription.group, error=repr(error))
+
+    async def publish(
+        self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str] | None = None
+    ) -> Published:
+        self._switchboard.require_live()
+        check_message(message_id, headers)
+        await self._request("publish")
+        return self._broker.publish(topic, data, message_id=message_id, headers=headers or {})
+
+    async def ensure_subscription(self, subscription: Subscription) -> bool:
+        self._switchboard.require_live()
+        await self._request("ensure_subscription")
+        return self._broker.ensure(subscription)
+
+    async def delete_subscription(self, subscription: Subscription) -> bool:
+        self._switchboard.require_live()
+        await self._request("delete_subscription")
+        return self._broker.delete(subscription)
+
+    async def list_subscriptions(self, pattern: str) -> Sequence[Subscription]:
+        self._switchboard.require_live()
+        await self._request("list_subscriptions")
+        return self._broker.listing(pattern)
+
+    async def waiting(self, subscription: Subscription) -> Backlog | None:
+        self._switchboard.require_live()
+        await self._request("waiting")
+        return self._broker.backlog(subscription)
+
+    async def attach(
+        self,
+        subscription: Subscription,
+        handler: Handler,
+        *,
+        good_until: float,
+        holds: Collection[str] = (),
+        options: BatchOptions | None = None,
+    ) -> Attachment:
+        self._switchboard.require_live()
+        await self._request("attach")
+        self._broker.ensure(subscription)
+        consumer = Consumer(
+            subscription,
+            TwinFeed(self._broker, subscription, clock=self._clock, request=self._request),
+            handler,
+            switchboard=self._switchboard,
+            clock=self._clock,
+            good_until=good_until,
+            holds=holds,
+            options=options,
+            delivery_budget=self._broker.delivery_budget,
+        )
+        consumer.start()
+        return consumer
+
+    def pause(self) -> None:
+        self._switchboard.require_live()
+        self._switchboard.set_paused(True)
+
+    def resume(self) -> None:
+        self._switchboard.require_live()
+        self._switchboard.set_paused(False)
+
+    async def wait_for_handlers(self, timeout_s: float | None) -> int:
+        self._switchboard.require_live()
+        return await self._switchboard.wait_for_handlers(timeout_s)
+
+    async def _request(self, name: str) -> None:
+        if self._fault is not None:
+            await self._fault(name)
+
+
+@dataclass(slots=True)
+class _Held:
+    delivery: Delivery
+    headers: dict[str, str]
+    window_ends: float
+    is_prolonged: bool = True
+
+
+class TwinFeed:
+    """A `Feed` on the twin's broker."""
+
+    def __init__(
+        self,
+        broker: TwinBroker,
+        subscription: Subscription,
+        *,
+        clock: Clock,
+        request: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._broker = broker
+        self._subscription = subscription
+        self._clock = clock
+        self._request = request
+        self._hand: dict[int, _Held] = {}
+        self._arrived: deque[Delivery] = deque()
+        self._finished: set[int] = set()
+        self._pull: TwinPull | None = None
+        self._pull_sent_at = 0.0
+        self._is_closing = False
+        self._prolonging: asyncio.Task[None] | None = None
+        self._log = log.bind(topic=subscription.topic, group=subscription.group)
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._hand)
+
+    @property
+    def pull_expiry_s(self) -> float:
+        return self._broker.pull_expiry_s
+
+    async def take(self, count: int, wait_s: float) -> Sequence[Delivery]:
+        if not self._arrived:
+            await self._fill(count, wait_s)
+        if self._is_closing:
+            return ()
+        return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        held = self._stop_prolonging(deliveries)
+        self._finished.update(one.delivery.sequence for one in held)
+        for one in held:
+            if await self._reaches("ack"):
+                self._broker.ack(self._subscription, one.delivery.sequence)
+        self.forget(deliveries)
+
+    async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
+        for one in self._stop_prolonging(deliveries):
+            if await self._reaches("nak"):
+                self._broker.nak(self._subscription, one.delivery.sequence, delay_s)
+            self._hand.pop(one.delivery.sequence, None)
+
+    async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
+        margin_s = min(1.0, self._broker.ack_window_s / 10)
+        for one in self._stop_prolonging(deliveries):
+            if self._clock.elapsed() < one.window_ends - margin_s and await self._reaches("nak"):
+                self._broker.nak(self._subscription, one.delivery.sequence, 0.0)
+            self._hand.pop(one.delivery.sequence, None)
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        held = self._hand.get(delivery.sequence)
+        if held is None:
+            return
+        if not await self._reaches("dead_letter"):
+            await self.give_back([delivery], 30.0)
+            return
+        self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
+        history = {
+            "Crewlet-Message-Id": delivery.id,
+            "Crewlet-Topic": self._subscription.topic,
+            "Crewlet-Group": self._subscription.group,
+            "Crewlet-Deliveries": str(delivery.deliveries),
+            "Crewlet-Reason": reason,
+        }
+        self._broker.publish(
+            f"dlq.{self._subscription.topic}",
+            delivery.data,
+            message_id=f"{self._subscription.group}:{delivery.sequence}",
+            headers={**held.headers, **history},
+        )
+        await self.ack([delivery])
+
+    def forget(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._hand.pop(delivery.sequence, None)
+
+    def prolong(self) -> None:
+        if self._prolonging is None or self._prolonging.done():
+            self._prolonging = asyncio.create_task(self._prolong(), name=f"prolong {self._subscription.group}")
+
+    def stop(self) -> None:
+        self._is_closing = True
+        if self._pull is not None:
+            self._pull.changed.set()
+
+    async def close(self) -> None:
+        self.stop()
+        try:
+            await self._request("detach")
+        except Unavailable as error:
+            raise DetachUnproven(f"the broker did not confirm that {self._subscription} has no open pull") from error
+        if self._pull is not None:
+            self._broker.close_pull(self._subscription, self._pull)
+            self._collect(self._pull)
+        stray, self._arrived = list(self._arrived), deque()
+        await self.give_back_late(in_stream_order(stray))
+
+    async def _fill(self, count: int, wait_s: float) -> None:
+        """Keep one pull open until it is answered or expires. A pull that nobody collects keeps what it got."""
+        try:
+            await self._request("pull")
+        except Unavailable:
+            await self._clock.sleep(TROUBLE_PAUSE_S)
+            return
+        if self._is_closing:
+            return
+        self._pull_sent_at = self._clock.elapsed()
+        pull = self._pull = self._broker.open_pull(self._subscription, count, wait_s)
+        while not pull.is_ended and not self._is_closing:
+            pull.changed.clear()
+            left = self._broker.seconds_to_next(self._subscription, pull)
+            await either(pull.changed.wait(), self._broker.clock.sleep(left if math.isfinite(left) else 3600.0))
+            self._broker.look(self._subscription)
+        if not self._is_closing:
+            self._collect(pull)
+            if not pull.got and wait_s > 0 and self._broker.backlog(self._subscription) is None:
+                await self._clock.sleep(TROUBLE_PAUSE_S)
+
+    def _collect(self, pull: TwinPull) -> None:
+        self._pull = None
+        for message, deliveries in pull.got:
+            self._arrive(message, deliveries)
+
+    def _arrive(self, message: Message, deliveries: int) -> None:
+        if message.sequence in self._finished:
+            self._broker.ack(self._subscription, message.sequence)
+            return
+        window_ends = self._pull_sent_at + self._broker.ack_window_s
+        held = self._hand.get(message.sequence)
+        if held is not None:
+            held.window_ends = window_ends
+            return
+        delivery = Delivery(
+            id=message.id,
+            data=message.data,
+            sequence=message.sequence,
+            deliveries=deliveries,
+            deliveries_left=max(0, self._broker.delivery_budget - deliveries),
+            published_at=message.published_at,
+        )
+        self._hand[message.sequence] = _Held(delivery, message.headers, window_ends)
+        self._arrived.append(delivery)
+
+    def _stop_prolonging(self, deliveries: Sequence[Delivery]) -> list[_Held]:
+        held = [one for delivery in deliveries if (one := self._hand.get(delivery.sequence)) is not None]
+        for one in held:
+            one.is_prolonged = False
+        return held
+
+    async def _prolong(self) -> None:
+        for one in list(self._hand.values()):
+            now = self._clock.elapsed()
+            if await self._reaches("prolong") and one.is_prolonged:
+                self._broker.prolong(self._subscription, one.delivery.sequence)
+                one.window_ends = max(one.window_ends, now + self._broker.ack_window_s)
+
+    async def _reaches(self, name: str) -> bool:
+        try:
+            await self._request(name)
+        except Unavailable:
+            self._log.warning("mail_request_lost", request=name)
+            return False
+        return True

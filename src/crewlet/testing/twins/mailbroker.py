@@ -1,0 +1,288 @@
+"""The broker of the mail twin: streams, durable subscriptions and pulls in memory, with the real one's awkward sides.
+
+It copies what the real broker does to mail that nobody settles, to stale settlements and to forgotten pulls. It has no
+task of its own: whatever is due happens when somebody next looks, and whoever waits for mail looks when it is due.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from crewlet.mail.consuming import PULL_EXPIRY_S
+from crewlet.mail.patterns import check_group, is_topic, matcher
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import Misuse
+from crewlet.ports.mail import Backlog, MessageTooLarge, NoMailbox, Published, Subscription
+
+DEDUPE_WINDOW_S = 120.0
+INTEREST_PREFIXES = ("crewlet.agent.", "crewlet.notifications.")
+RECORD_PREFIXES = ("crewlet.events.", "dlq.")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as a stream keeps it."""
+
+    sequence: int
+    topic: str
+    id: str
+    data: bytes
+    headers: dict[str, str]
+    published_at: datetime
+
+
+@dataclass(slots=True)
+class Pending:
+    """A message that was handed over at least once and is not settled. `due_at` is when it comes back by itself."""
+
+    message: Message
+    deliveries: int = 0
+    due_at: float = math.inf
+
+
+@dataclass(slots=True)
+class TwinPull:
+    """An open request for mail. It lives at the broker, whether or not its client does."""
+
+    count: int
+    expires_at: float
+    got: list[tuple[Message, int]] = field(default_factory=list[tuple[Message, int]])
+    is_ended: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def end(self) -> None:
+        self.is_ended = True
+        self.changed.set()
+
+
+@dataclass(slots=True)
+class Durable:
+    """One durable subscription."""
+
+    subscription: Subscription
+    waiting: deque[Message] = field(default_factory=deque[Message])
+    pending: dict[int, Pending] = field(default_factory=dict[int, Pending])
+    ready: list[int] = field(default_factory=list[int])
+    pulls: list[TwinPull] = field(default_factory=list[TwinPull])
+
+    @property
+    def next_due(self) -> float:
+        return min((one.due_at for one in self.pending.values()), default=math.inf)
+
+    def serve(self, now: float, window_s: float) -> None:
+        """What is due comes back, first in stream order; then open pulls get mail, what came back before new mail."""
+        due = sorted(sequence for sequence, one in self.pending.items() if one.due_at <= now)
+        for sequence in due:
+            self.pending[sequence].due_at = math.inf
+            self.come_back(sequence)
+        for pull in [pull for pull in self.pulls if pull.expires_at <= now]:
+            self.pulls.remove(pull)
+            pull.end()
+        while self.pulls and (self.ready or self.waiting):
+            pull = self.pulls[0]
+            one = self._next()
+            one.deliveries += 1
+            one.due_at = now + window_s
+            pull.got.append((one.message, one.deliveries))
+            pull.changed.set()
+            if len(pull.got) == pull.count:
+                self.pulls.pop(0)
+                pull.end()
+
+    def come_back(self, sequence: int) -> None:
+        if sequence not in self.ready:
+            self.ready.append(sequence)
+
+    def settle(self, sequence: int) -> None:
+        self.pending.pop(sequence, None)
+        if sequence in self.ready:
+            self.ready.remove(sequence)
+
+    def _next(self) -> Pending:
+        if self.ready:
+            return self.pending[self.ready.pop(0)]
+        one = Pending(self.waiting.popleft())
+        self.pending[one.message.sequence] = one
+        return one
+
+
+class TwinBroker:
+    """One broker for any number of clients; its state outlives them.
+
+    Args:
+        ack_window_s: how long a delivery that nobody settles or prolongs stays away.
+        delivery_budget: what its clients hold deliveries to.
+        max_payload: a larger message is refused; bytes.
+        pull_expiry_s: how long a pull stays open. The real broker's clients use 1.5 s; a long one makes an idle fleet
+            cheap to simulate.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        ack_window_s: float,
+        delivery_budget: int = 25,
+        max_payload: int = 1_048_576,
+        pull_expiry_s: float = PULL_EXPIRY_S,
+    ) -> None:
+        if ack_window_s <= 0 or delivery_budget < 1:
+            raise Misuse("the ack window must be positive and the delivery budget 1 or more")
+        self.clock = clock
+        self.ack_window_s = ack_window_s
+        self.delivery_budget = delivery_budget
+        self.max_payload = max_payload
+        self.pull_expiry_s = pull_expiry_s
+        self._durables: dict[Subscription, Durable] = {}
+        self._streams: dict[str, dict[int, Message]] = {prefix: {} for prefix in (*INTEREST_PREFIXES, *RECORD_PREFIXES)}
+        self._last: dict[str, int] = {}
+        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def publish(self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str]) -> Published:
+        """Raises NoMailbox, MessageTooLarge or Misuse, as the port says; a refusal leaves the id unused."""
+        prefix = prefix_of(topic)
+        if len(data) > self.max_payload:
+            raise MessageTooLarge(f"{len(data)} bytes are over the ceiling of {self.max_payload}")
+        covering = [durable for durable in self._durables.values() if durable.subscription.topic == topic]
+        if prefix in INTEREST_PREFIXES and not covering:
+            raise NoMailbox(f"no subscription keeps what is published to {topic}")
+        now = self.clock.elapsed()
+        self._seen = {key: seen for key, seen in self._seen.items() if now - seen[1] < DEDUPE_WINDOW_S}
+        if (topic, message_id) in self._seen:
+            return Published(self._seen[topic, message_id][0], is_duplicate=True)
+        sequence = self._last.get(prefix, 0) + 1
+        self._last[prefix] = sequence
+        self._seen[topic, message_id] = (sequence, now)
+        message = Message(sequence, topic, message_id, data, dict(headers), self.clock.now())
+        self._streams[prefix][sequence] = message
+        for durable in covering:
+            durable.waiting.append(message)
+            self.serve(durable)
+        return Published(sequence)
+
+    def ensure(self, subscription: Subscription) -> bool:
+        prefix = prefix_of(subscription.topic)
+        check_group(subscription.group)
+        if subscription in self._durables:
+            return False
+        kept = (message for message in self._streams[prefix].values() if message.topic == subscription.topic)
+        self._durables[subscription] = Durable(subscription, deque(kept))
+        return True
+
+    def delete(self, subscription: Subscription) -> bool:
+        durable = self._durables.pop(subscription, None)
+        if durable is None:
+            return False
+        for pull in durable.pulls:
+            pull.end()
+        for message in [*durable.waiting, *(one.message for one in durable.pending.values())]:
+            self._drop_if_settled(message)
+        return True
+
+    def listing(self, pattern: str) -> Sequence[Subscription]:
+        matches = matcher(pattern)
+        return sorted(subscription for subscription in self._durables if matches(subscription.topic))
+
+    def backlog(self, subscription: Subscription) -> Backlog | None:
+        durable = self._durables.get(subscription)
+        if durable is None:
+            return None
+        self.serve(durable)
+        return Backlog(len(durable.waiting), len(durable.pending), len(durable.pulls))
+
+    def retained(self, topic: str) -> Sequence[Message]:
+        """What the stream keeps of a topic, oldest first."""
+        return [message for message in self._streams[prefix_of(topic)].values() if message.topic == topic]
+
+    @property
+    def dead_letters(self) -> Sequence[Message]:
+        """Every dead letter, oldest first."""
+        return list(self._streams["dlq."].values())
+
+    def open_pull(self, subscription: Subscription, count: int, wait_s: float) -> TwinPull:
+        """Ask for mail. With `wait_s` 0 the pull has ended when this returns."""
+        pull = TwinPull(count, self.clock.elapsed() + wait_s)
+        durable = self._durables.get(subscription)
+        if durable is None:
+            pull.end()
+            return pull
+        durable.pulls.append(pull)
+        # The pull counts as unexpired while it is answered, also one that does not wait.
+        pull.expires_at, expires_at = math.inf, pull.expires_at
+        self.serve(durable)
+        pull.expires_at = expires_at
+        self.serve(durable)
+        return pull
+
+    def close_pull(self, subscription: Subscription, pull: TwinPull) -> None:
+        """Have an open pull answered, as a wake message would."""
+        durable = self._durables.get(subscription)
+        if durable is not None and pull in durable.pulls:
+            durable.pulls.remove(pull)
+        pull.end()
+
+    def seconds_to_next(self, subscription: Subscription, pull: TwinPull) -> float:
+        """How long a waiting pull may sleep before somebody has to look again."""
+        durable = self._durables.get(subscription)
+        due_at = min(pull.expires_at, durable.next_due if durable is not None else math.inf)
+        return max(0.0, due_at - self.clock.elapsed())
+
+    def look(self, subscription: Subscription) -> None:
+        """Let happen what is due on a subscription."""
+        durable = self._durables.get(subscription)
+        if durable is not None:
+            self.serve(durable)
+
+    def serve(self, durable: Durable) -> None:
+        durable.serve(self.clock.elapsed(), self.ack_window_s)
+
+    def ack(self, subscription: Subscription, sequence: int) -> None:
+        """Settle, whoever asks and however old the delivery: as with the real broker, any ack settles for everybody."""
+        durable = self._durables.get(subscription)
+        if durable is not None and sequence in durable.pending:
+            message = durable.pending[sequence].message
+            durable.settle(sequence)
+            self._drop_if_settled(message)
+
+    def nak(self, subscription: Subscription, sequence: int, delay_s: float) -> None:
+        """Hand back, whoever asks: a stale holder's nak brings the message to one more reader."""
+        durable = self._durables.get(subscription)
+        if durable is None or sequence not in durable.pending:
+            return
+        one = durable.pending[sequence]
+        if delay_s > 0:
+            one.due_at = self.clock.elapsed() + delay_s
+        else:
+            one.due_at = math.inf
+            durable.come_back(sequence)
+        for pull in durable.pulls:
+            pull.changed.set()
+        self.serve(durable)
+
+    def prolong(self, subscription: Subscription, sequence: int) -> None:
+        """A fresh window from now; of no effect on what is settled or has come back already."""
+        durable = self._durables.get(subscription)
+        if durable is not None and sequence in durable.pending and sequence not in durable.ready:
+            durable.pending[sequence].due_at = self.clock.elapsed() + self.ack_window_s
+
+    def _drop_if_settled(self, message: Message) -> None:
+        prefix = prefix_of(message.topic)
+        wanted = any(
+            message.sequence in durable.pending or message in durable.waiting
+            for durable in self._durables.values()
+            if durable.subscription.topic == message.topic
+        )
+        if prefix in INTEREST_PREFIXES and not wanted:
+            self._streams[prefix].pop(message.sequence, None)
+
+
+def prefix_of(topic: str) -> str:
+    """The stream a topic belongs to. Raises Misuse for what is not a mail topic."""
+    if is_topic(topic):
+        for prefix in (*INTEREST_PREFIXES, *RECORD_PREFIXES):
+            if topic.startswith(prefix):
+                return prefix
+    raise Misuse(f"{topic!r} is not a mail topic")
