@@ -1,0 +1,139 @@
+"""What happens to a partition before a turn runs on it."""
+
+from typing import cast
+
+import pytest
+from dispatch_desk import BrokenCells, Desk, delivery, event, mails
+
+from crewlet.mail.work_key import work_key
+from crewlet.ports.cells import Cells
+from crewlet.ports.mail import Ack, Defer
+from crewlet.testing.virtual import in_virtual_time
+
+
+@in_virtual_time
+async def test_mail_of_a_seat_that_is_not_owned_here_is_deferred_and_the_deferral_noted() -> None:
+    desk = await Desk().open()
+    desk.owned = None
+    assert isinstance(await desk.handle_mail(*mails("a")), Defer)
+    assert desk.deferrals == ["alice"]
+    assert desk.ran == []
+    assert desk.events() == ["turn_deferred"]
+
+
+@in_virtual_time
+async def test_a_seat_without_a_tenure_here_defers() -> None:
+    desk = await Desk().open()
+    desk.fence = None
+    assert isinstance(await desk.handle_mail(*mails("a")), Defer)
+    assert desk.ran == []
+
+
+@in_virtual_time
+async def test_one_turn_takes_the_whole_partition_in_order() -> None:
+    desk = await Desk().open()
+    assert await desk.handle_mail(*mails("b", "a", "c")) == Ack()
+    assert desk.ran == [["b", "a", "c"]]
+
+
+@pytest.mark.proves("IN-02")
+@in_virtual_time
+async def test_duplicates_of_one_event_are_one_event_at_the_place_where_it_was_first_seen() -> None:
+    desk = await Desk().open()
+    assert await desk.handle_mail(*mails("b", "a", "b", "c", "a")) == Ack()
+    assert desk.ran == [["b", "a", "c"]]
+
+
+@pytest.mark.proves("LG-01")
+@in_virtual_time
+async def test_only_the_unfinished_part_of_a_partition_runs_and_under_its_own_key() -> None:
+    desk = await Desk().open()
+    await desk.handle_mail(*mails("a", "b"))
+    assert await desk.handle_mail(*mails("a", "b", "c")) == Ack()
+    assert desk.ran == [["a", "b"], ["c"]]
+    assert [turn.work_key for turn in desk.runner.turns] == [work_key("alice", "ab"), work_key("alice", "c")]
+    assert [line["trigger"] for line in desk.logs if line["event"] == "turn_trigger_skipped"] == ["a", "b"]
+
+
+@in_virtual_time
+async def test_a_partition_that_is_finished_already_is_acked_without_a_turn() -> None:
+    desk = await Desk().open()
+    await desk.handle_mail(*mails("a"))
+    assert await desk.handle_mail(*mails("a")) == Ack()
+    assert len(desk.ran) == 1
+
+
+@pytest.mark.proves("LG-02")
+@in_virtual_time
+async def test_a_ledger_that_cannot_be_read_or_written_lets_the_turn_run_and_the_mail_be_acked() -> None:
+    desk = await Desk().open(cast("Cells", BrokenCells()))
+    assert await desk.handle_mail(*mails("a")) == Ack()
+    assert desk.ran == [["a"]]
+
+
+@pytest.mark.proves("LG-04")
+@in_virtual_time
+async def test_an_event_that_is_not_ledgered_comes_along_and_does_not_change_the_key() -> None:
+    desk = await Desk().open()
+    outcome = await desk.handle_mail(*mails("a"), delivery(event("x", type="observed"), sequence=2))
+    assert outcome == Ack()
+    assert desk.ran == [["a", "x"]]
+    assert desk.runner.turns[0].work_key == work_key("alice", ["a"])
+    assert await desk.completion("x") is None
+
+
+@pytest.mark.proves("LG-04")
+@in_virtual_time
+async def test_exactly_four_types_make_a_turn_and_others_alone_are_logged_and_dropped() -> None:
+    desk = await Desk().open()
+    ledgered = ["task_assigned", "external_notification", "a2a_request", "a2a_message"]
+    for type in [*ledgered, "reflection_due", "agent_spawned", ""]:
+        assert await desk.handle_mail(delivery(event(f"id-{type}", type=type))) == Ack()
+    assert desk.ran == [[f"id-{type}"] for type in ledgered]
+    assert desk.events().count("event_dropped") == 3
+
+
+@pytest.mark.proves("LG-08")
+@in_virtual_time
+async def test_what_one_seat_finished_is_still_another_seats_to_work() -> None:
+    alice = await Desk().open()
+    bob = await Desk(handle="bob").open(alice.cells)
+    await alice.handle_mail(*mails("a"))
+    await bob.handle_mail(*mails("a"))
+    assert bob.ran == [["a"]]
+
+
+@in_virtual_time
+async def test_a_delivery_that_is_no_event_is_named_recorded_and_acked_and_the_rest_runs() -> None:
+    desk = await Desk().open()
+    broken = delivery(b"\xff{", sequence=9, id="bad")
+    assert await desk.handle_mail(broken, *mails("a")) == Ack()
+    assert desk.ran == [["a"]]
+    completion = await desk.completion("bad")
+    assert completion is not None and completion.outcome == "undecodable"
+    line = next(line for line in desk.logs if line["event"] == "delivery_undecodable")
+    assert (line["message_id"], line["sequence"]) == ("bad", 9)
+
+
+@in_virtual_time
+async def test_a_lone_delivery_that_is_no_event_is_acked_after_its_record() -> None:
+    desk = await Desk().open()
+    assert await desk.handle_mail(delivery(b"rubbish", id="")) == Ack()
+    assert desk.ran == []
+    assert await desk.completion("sequence-1") is not None
+
+
+@in_virtual_time
+async def test_mail_that_is_finished_is_not_acked_by_a_node_whose_fence_closed_meanwhile() -> None:
+    desk = await Desk().open()
+    await desk.handle_mail(*mails("a"))
+    read = desk.ledger.finished
+
+    async def slow(handle: str, ids: object) -> object:
+        answer = await read(handle, ("a",))
+        assert desk.fence is not None
+        desk.fence.close("lease_lost")
+        return answer
+
+    desk.ledger.finished = slow  # type: ignore[method-assign,assignment]
+    assert isinstance(await desk.handle_mail(*mails("a")), Defer)
