@@ -12,10 +12,13 @@ from uuid import UUID
 def _name(*parts: str) -> str:
     digest = sha256()
     for part in parts:
-        raw = part.encode()
-        digest.update(len(raw).to_bytes(8, "big"))
-        digest.update(raw)
-    return str(UUID(bytes=digest.digest()[:16], version=8))
+        text = part.encode()
+        digest.update(len(text).to_bytes(8, "big"))
+        digest.update(text)
+    raw = bytearray(digest.digest()[:16])
+    raw[6] = raw[6] & 0x0F | 0x80  # version 8 and its variant, by hand: `UUID` knows them from Python 3.14 on
+    raw[8] = raw[8] & 0x3F | 0x80
+    return str(UUID(bytes=bytes(raw)))
 
 
 def work_key(handle: str, ledgered_ids: Iterable[str]) -> str:
