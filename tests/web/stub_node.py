@@ -1,0 +1,141 @@
+"""A node that answers from what a test put into it, served over real HTTP in a thread of its own."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from crewlet.company.model import Company, Seat
+from crewlet.mail.outbox import UnknownSeat
+from crewlet.node.settings import ApiSettings
+from crewlet.node.status import (
+    FleetSnapshot,
+    HealthSnapshot,
+    MailOutcome,
+    NodeSnapshot,
+    SeatSnapshot,
+    SentMail,
+    Unplaceable,
+)
+from crewlet.web.app import create_app
+from crewlet.web.server import Server, serve
+
+STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HEALTH = HealthSnapshot("ok", "n1", "n1:ab", "0.1.0", STARTED, "connected", 1, False, ("writer",), 45.0)
+FLEET = FleetSnapshot(
+    company="Desk",
+    this_node="n1",
+    nodes=(NodeSnapshot("n1", ("ingress", "seats"), {"zone": "eu"}, "n1:ab", 4, 1, 41.5),),
+    seats=(
+        SeatSnapshot("writer", "Writes", "command", "anywhere", "n1", "n1:ab", 7, STARTED, 41.5),
+        SeatSnapshot("far", "", "script", "zone=us"),
+    ),
+    unplaceable=(Unplaceable("far", "zone=us"),),
+    unmanned_roles=("workers",),
+)
+
+
+@dataclass(slots=True)
+class StubCommands:
+    """Keeps what was sent; raises `problem` when there is one."""
+
+    sent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    outcomes: dict[str, MailOutcome] = field(default_factory=dict[str, MailOutcome])
+    problem: Exception | None = None
+
+    async def send_mail(self, handle: str, body: str, *, message_id: str | None = None, **rest: str) -> SentMail:
+        self._check(handle)
+        mail = {"handle": handle, "body": body, "id": message_id or "made-here", **rest}
+        is_duplicate = any(each["id"] == mail["id"] for each in self.sent)
+        self.sent.append(mail)
+        return SentMail(mail["id"], is_duplicate)
+
+    async def mail_outcome(self, handle: str, message_id: str) -> MailOutcome:
+        self._check(handle)
+        return self.outcomes.get(message_id, MailOutcome(message_id, handle, "open"))
+
+    def _check(self, handle: str) -> None:
+        if self.problem is not None:
+            raise self.problem
+        if handle not in ("writer", "far"):
+            raise UnknownSeat(handle, Company("Desk", (Seat("writer"), Seat("far"))))
+
+
+@dataclass(slots=True)
+class StubNode:
+    """Answers from its fields."""
+
+    commands: StubCommands = field(default_factory=StubCommands)
+    snapshot: HealthSnapshot = HEALTH
+    fleet_snapshot: FleetSnapshot = FLEET
+    fleet_problem: Exception | None = None
+
+    def health(self) -> HealthSnapshot:
+        return self.snapshot
+
+    async def fleet(self) -> FleetSnapshot:
+        if self.fleet_problem is not None:
+            raise self.fleet_problem
+        return self.fleet_snapshot
+
+    def reset(self) -> None:
+        fresh = StubNode()
+        self.snapshot, self.fleet_snapshot, self.fleet_problem = fresh.snapshot, fresh.fleet_snapshot, None
+        self.commands.sent, self.commands.outcomes, self.commands.problem = [], {}, None
+
+    def change(self, **fields: Any) -> None:
+        self.snapshot = replace(self.snapshot, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The stub behind its real listener."""
+
+    node: StubNode
+    server: Server
+
+    def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, value: Any, headers: Mapping[str, str] | None = None) -> Answer:
+        return self.ask("POST", path, json.dumps(value), {"Content-Type": "application/json", **(headers or {})})
+
+
+@contextlib.contextmanager
+def served(node: StubNode | None = None, api: ApiSettings | None = None) -> Generator[Served]:
+    """Serve a stub on a free loopback port."""
+    node = node or StubNode()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        started = asyncio.run_coroutine_threadsafe(serve(create_app(node, api), "127.0.0.1", 0), loop)
+        server = started.result(20)
+        yield Served(node, server)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)
+        loop.close()

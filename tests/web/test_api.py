@@ -1,0 +1,237 @@
+"""The API of one node, over real HTTP."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from stub_node import FLEET, Served, served
+
+from crewlet.node.status import MailOutcome
+from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.ports.mail import MessageTooLarge, NoMailbox
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[Served]:
+    with served() as each:
+        yield each
+
+
+@pytest.fixture
+def api(one_server: Served) -> Served:
+    """The server of the module, its node as new."""
+    one_server.node.reset()
+    return one_server
+
+
+def test_health_gives_the_facts_and_leaves_out_what_does_not_apply(api: Served) -> None:
+    answer = api.ask("GET", "/health")
+    assert answer.status == 200
+    assert answer.json == {
+        "status": "ok",
+        "node": "n1",
+        "owner": "n1:ab",
+        "version": "0.1.0",
+        "started_at": "2026-01-02T03:04:05Z",
+        "queue": "connected",
+        "in_flight": 1,
+        "shutting_down": False,
+        "seats": ["writer"],
+        "lease_ttl_s": 45.0,
+    }
+
+
+@pytest.mark.proves("TB-07")
+def test_an_unproven_seat_is_told_apart_from_the_held_ones(api: Served) -> None:
+    assert "unproven_seconds" not in api.ask("GET", "/health").json
+    api.node.change(seats=(), unproven_seconds={"writer": 12.5}, nodes=3)
+    health = api.ask("GET", "/health").json
+    assert (health["seats"], health["unproven_seconds"], health["nodes"]) == ([], {"writer": 12.5}, 3)
+
+
+def test_health_is_200_while_draining_and_readiness_is_not(api: Served) -> None:
+    api.node.change(status="shutting_down", shutting_down=True)
+    assert api.ask("GET", "/health").status == api.ask("GET", "/livez").status == 200
+    ready = api.ask("GET", "/readyz")
+    assert (ready.status, ready.json) == (503, {"ready": False, "node": "n1", "draining": True, "reason": "draining"})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [({"status": "starting"}, "starting"), ({"queue": "disconnected"}, "broker_unlinked")]
+)
+def test_readiness_says_why_not(api: Served, change: dict[str, Any], reason: str) -> None:
+    assert api.ask("GET", "/readyz").json == {"ready": True, "node": "n1", "draining": False}
+    api.node.change(**change)
+    ready = api.ask("GET", "/readyz")
+    assert (ready.status, ready.json["reason"]) == (503, reason)
+
+
+def test_the_fleet_is_told_as_the_leases_tell_it(api: Served) -> None:
+    fleet = api.ask("GET", "/query/fleet").json
+    assert fleet["nodes"] == [
+        {
+            "id": "n1",
+            "roles": ["ingress", "seats"],
+            "labels": {"zone": "eu"},
+            "owner": "n1:ab",
+            "protocol": 4,
+            "seats": 1,
+            "expires_in": 41.5,
+            "draining": False,
+            "withdrawn": False,
+        }
+    ]
+    assert fleet["seats"][0]["acquired_at"] == "2026-01-02T03:04:05Z"
+    assert fleet["seats"][1] == {"handle": "far", "title": "", "runner": "script", "placement": "zone=us"}
+    assert (fleet["unplaceable"], fleet["this_node"]) == ([{"handle": "far", "placement": "zone=us"}], "n1")
+    assert set(FLEET.unmanned_roles) == set(fleet["unmanned_roles"])
+
+
+def test_leases_that_cannot_be_read_are_not_an_empty_fleet(api: Served) -> None:
+    api.node.fleet_problem = Unavailable("the lease store does not answer")
+    answer = api.ask("GET", "/query/fleet")
+    assert answer.status == 503 and "retry-after" in answer.headers
+    assert answer.json == {"error": "fleet_unavailable", "detail": "The lease store does not answer."}
+
+
+def test_one_seat_can_be_asked_for(api: Served) -> None:
+    assert api.ask("GET", "/query/seats/writer").json["seat"]["node"] == "n1"
+    assert api.ask("GET", "/query/seats/far").json["is_placeable"] is False
+    missing = api.ask("GET", "/query/seats/nobody")
+    assert (missing.status, missing.json["error"]) == (404, "unknown_seat")
+
+
+def test_mail_is_put_into_the_inbox_under_the_key_of_its_sender(api: Served) -> None:
+    mail = {"body": "hello", "subject": "Greeting", "conversation": "c1"}
+    first = api.post("/seats/writer/mail", mail, {"Idempotency-Key": "k-1"})
+    assert (first.status, first.json) == (202, {"id": "k-1", "is_duplicate": False})
+    assert first.headers["location"] == "/seats/writer/mail/k-1"
+    assert api.post("/seats/writer/mail", mail, {"Idempotency-Key": "k-1"}).json["is_duplicate"] is True
+    assert api.node.commands.sent[0] == {"handle": "writer", "id": "k-1", **mail}
+
+
+def test_mail_without_a_key_gets_an_id(api: Served) -> None:
+    assert api.post("/seats/writer/mail", {"body": "hello"}).json == {"id": "made-here", "is_duplicate": False}
+
+
+def test_the_outcome_of_a_mail_can_be_followed(api: Served) -> None:
+    assert api.ask("GET", "/seats/writer/mail/k").json["state"] == "open"
+    recorded = datetime(2026, 1, 1, tzinfo=UTC)
+    api.node.commands.outcomes["k"] = MailOutcome("k", "writer", "finished", "delivered", "done", "t1", recorded)
+    assert api.ask("GET", "/seats/writer/mail/k").json == {
+        "id": "k",
+        "seat": "writer",
+        "state": "finished",
+        "outcome": "delivered",
+        "detail": "done",
+        "turn_id": "t1",
+        "recorded_at": "2026-01-01T00:00:00Z",
+    }
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "error", "detail"),
+    [
+        (NoMailbox("no mailbox yet"), 503, "no_mailbox", "No mailbox yet."),
+        (MessageTooLarge("over 1 MiB"), 413, "too_large", "Over 1 MiB."),
+        (Unavailable("nobody answered"), 503, "unavailable", "Nobody answered."),
+        (Misuse("an id has characters"), 422, "invalid", "An id has characters."),
+    ],
+)
+def test_a_refusal_of_the_node_keeps_its_meaning(
+    api: Served, problem: Exception, status: int, error: str, detail: str
+) -> None:
+    api.node.commands.problem = problem
+    answer = api.post("/seats/writer/mail", {"body": "x"})
+    assert (answer.status, answer.json) == (status, {"error": error, "detail": detail})
+
+
+def test_mail_to_an_unknown_seat_is_refused_with_the_nearest_one(api: Served) -> None:
+    answer = api.post("/seats/writr/mail", {"body": "x"})
+    assert answer.status == 404
+    assert answer.json == {
+        "error": "unknown_seat",
+        "detail": "The company has no seat 'writr'; did you mean 'writer'?",
+    }
+
+
+def test_a_draining_node_takes_no_mail(api: Served) -> None:
+    api.node.change(status="shutting_down", shutting_down=True)
+    answer = api.post("/seats/writer/mail", {"body": "x"})
+    assert (answer.status, answer.json["error"]) == (503, "draining") and "retry-after" in answer.headers
+    assert not api.node.commands.sent
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ("{", "The body is not valid JSON."),
+        ("[]", "body: "),
+        ("{}", "body: Field required."),
+        ('{"body": ""}', "body: "),
+        ('{"body": "x", "bdy": "y"}', "bdy: Extra inputs are not permitted."),
+        ('{"body": 3}', "body: "),
+        ('{"body": "\\ud800"}', "body: "),
+        ('{"body": "x", "subject": "two\\nlines"}', "subject: "),
+    ],
+)
+def test_a_body_that_cannot_be_used_is_told_by_its_field(api: Served, body: str, detail: str) -> None:
+    answer = api.ask("POST", "/seats/writer/mail", body, {"Content-Type": "application/json"})
+    assert (answer.status, answer.json["error"]) == (422, "invalid")
+    assert answer.json["detail"].startswith(detail)
+    assert not api.node.commands.sent
+
+
+@pytest.mark.parametrize("key", ["", "a b", "-a", "a" * 201, "a/b"])
+def test_a_key_that_cannot_be_an_id_is_refused(api: Served, key: str) -> None:
+    assert api.post("/seats/writer/mail", {"body": "x"}, {"Idempotency-Key": key}).status == 422
+
+
+def test_what_is_not_there_is_told_in_the_same_shape(api: Served) -> None:
+    assert api.ask("GET", "/nope").json == {"error": "not_found", "detail": "There is nothing at this path."}
+    wrong = api.ask("DELETE", "/health")
+    assert (wrong.status, wrong.json["error"]) == (405, "method_not_allowed")
+
+
+def test_a_defect_is_told_without_its_insides_and_the_server_goes_on(api: Served) -> None:
+    api.node.commands.problem = RuntimeError("secret inside")
+    answer = api.post("/seats/writer/mail", {"body": "x"})
+    assert (answer.status, answer.json["error"]) == (500, "internal") and b"secret" not in answer.body
+    assert api.ask("GET", "/livez").json == {"alive": True}
+
+
+def test_metrics_say_what_the_health_says(api: Served) -> None:
+    api.node.change(unproven_seconds={"writer": 3.0}, nodes=2)
+    answer = api.ask("GET", "/metrics")
+    lines = answer.body.decode().splitlines()
+    assert answer.headers["content-type"].startswith("text/plain")
+    for line in (
+        "crewlet_seats_held 1.0",
+        "crewlet_turns_in_flight 1.0",
+        "crewlet_broker_connected 1.0",
+        "crewlet_live_nodes 2.0",
+        'crewlet_unproven_seconds{seat="writer"} 3.0',
+        'crewlet_build_info{node="n1",version="0.1.0"} 1.0',
+    ):
+        assert line in lines
+
+
+def test_the_description_names_every_route_and_its_refusals(api: Served) -> None:
+    paths = api.ask("GET", "/openapi.json").json["paths"]
+    assert set(paths) == {
+        "/health",
+        "/livez",
+        "/readyz",
+        "/metrics",
+        "/query/fleet",
+        "/query/seats/{handle}",
+        "/seats/{handle}/mail",
+        "/seats/{handle}/mail/{message_id}",
+    }
+    assert set(paths["/seats/{handle}/mail"]["post"]["responses"]) == {"202", "404", "413", "415", "422", "503"}
+
+
+def test_no_answer_invites_pages_of_other_origins(api: Served) -> None:
+    answer = api.ask("GET", "/health", headers={"Origin": "http://evil.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]

@@ -1,0 +1,84 @@
+"""Serving in the node's loop."""
+
+import asyncio
+import signal
+import socket
+from typing import Any
+
+import pytest
+
+from crewlet.web.server import GRACE_S, ListenFailed, serve
+
+
+async def slow_app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers `/slow` after a while and `/never` not at all."""
+    if scope["path"] == "/never":
+        await asyncio.Event().wait()
+    await asyncio.sleep(0.3 if scope["path"] == "/slow" else 0)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+async def ask(port: int, path: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    try:
+        return await asyncio.wait_for(reader.read(), 15)
+    finally:
+        writer.close()
+
+
+async def test_the_real_port_and_address_are_known() -> None:
+    server = await serve(slow_app, "127.0.0.1", 0)
+    assert server.port > 0 and server.url == f"http://127.0.0.1:{server.port}"
+    assert (await ask(server.port, "/")).endswith(b"done")
+    await server.stop()
+
+
+async def test_the_nodes_signal_handlers_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    server = await serve(slow_app, "127.0.0.1", 0)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    await server.stop()
+
+
+async def test_a_request_under_way_is_finished_before_the_stop() -> None:
+    server = await serve(slow_app, "127.0.0.1", 0)
+    asking = asyncio.create_task(ask(server.port, "/slow"))
+    await asyncio.sleep(0.1)
+    await server.stop()
+    assert (await asking).endswith(b"done")
+
+
+async def test_a_stopped_server_listens_no_more_and_can_be_stopped_again() -> None:
+    server = await serve(slow_app, "127.0.0.1", 0)
+    await server.stop()
+    await server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await ask(server.port, "/")
+
+
+async def test_a_request_that_never_ends_is_cut_off() -> None:
+    server = await serve(slow_app, "127.0.0.1", 0)
+    asking = asyncio.create_task(ask(server.port, "/never"))
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(GRACE_S + 5):
+        await server.stop()
+    assert b"done" not in await asking
+
+
+async def test_a_port_in_use_is_told_with_the_remedy() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenFailed) as failed:
+            await serve(slow_app, "127.0.0.1", port)
+    assert str(failed.value) == (
+        f"the API cannot listen on 127.0.0.1:{port} (Address already in use); set api.port to auto or to a free port"
+    )
+
+
+async def test_a_host_that_is_no_address_is_told() -> None:
+    with pytest.raises(ListenFailed, match=r"api.host 'no.such.host.invalid' is not an address of this machine"):
+        await serve(slow_app, "no.such.host.invalid", 0)
