@@ -1,0 +1,230 @@
+"""The command line without a node: arguments, files, exit codes, and one sentence for each thing that is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crewlet import __version__
+from crewlet.cli import main
+from crewlet.company.document import load_company
+from crewlet.node.settings import load_settings
+from crewlet.supervisor.plan import PLAN_ENV, UpPlan
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.chdir(tmp_path)
+    for name in ("CREWLET_URL", "CREWLET_NODE_ID", "CREWLET_API_TOKEN", PLAN_ENV):
+        monkeypatch.delenv(name, raising=False)
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after running some code."""
+    program = f"import sys\n{code}\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_up_loads_nothing_but_the_standard_library_and_the_supervisor() -> None:
+    code = (
+        "import crewlet.cli, crewlet.supervisor.parent as parent\n"
+        "parent.main = lambda argv: 42\n"
+        "assert crewlet.cli.main(['up', '--config', 'x']) == 42"
+    )
+    loaded = loaded_by(code)
+    ours = {name.split(".")[1] for name in loaded if name.startswith("crewlet.")}
+    assert ours == {"cli", "supervisor"}
+    assert not {name.split(".")[0] for name in loaded} & {
+        "typer",
+        "yaml",
+        "pydantic",
+        "structlog",
+        "msgspec",
+        "nats",
+        "rich",
+    }
+
+
+def test_a_command_that_asks_a_node_loads_no_server_and_no_broker_client() -> None:
+    loaded = loaded_by("import crewlet.cli.app")
+    assert not {name.split(".")[0] for name in loaded} & {"fastapi", "uvicorn", "nats", "pydantic", "uvloop", "rich"}
+
+
+def test_the_module_runs_as_a_program() -> None:
+    command = [sys.executable, "-m", "crewlet.cli", "version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"crewlet {__version__}\n", "")
+
+
+@pytest.mark.parametrize("args", [["version"], ["--version"]])
+def test_the_version_is_printed(args: list[str], capsys: Capture) -> None:
+    assert main(args) == 0
+    assert capsys.readouterr().out == f"crewlet {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nope"],
+        ["status", "--nope"],
+        ["status", "-o", "xml"],
+        ["seat", "send"],
+        ["seat", "send", "a"],
+        ["seat", "send", "a", ""],
+        ["seat", "send", "a", "text", "--file", "f"],
+        ["node", "lst"],
+    ],
+)
+def test_wrong_usage_is_2_and_goes_to_standard_error(args: list[str], capsys: Capture) -> None:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "Error: " in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["seat", "-h"], ["node", "--help"], ["up-plan", "--help"], ["demo", "-h"]]
+)
+def test_help_is_0_and_goes_to_standard_output(args: list[str], capsys: Capture) -> None:
+    assert main(args) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: ") and err == ""
+
+
+def test_init_writes_files_that_are_valid_as_they_are(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["init", "made/here"]) == 0
+    folder = tmp_path / "made" / "here"
+    assert "crewlet up" in capsys.readouterr().out
+    settings = load_settings(folder / "crewlet.yaml", environ={})
+    company = load_company(settings.company)
+    assert settings.coordination.type == "local"
+    assert [seat.handle for seat in company.seats] == ["greeter", "counter"]
+    assert main(["validate", "-c", str(folder / "crewlet.yaml")]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_program_that_init_writes_speaks_the_protocol(tmp_path: Path) -> None:
+    assert main(["init"]) == 0
+    turn = {"v": 1, "seat": "counter", "mail": [{"body": "one two"}, {"body": "three"}]}
+    done = subprocess.run(
+        [sys.executable, "count_words.py"],
+        input=json.dumps(turn) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[-1] == {"outcome": "delivered", "detail": "3 words"}
+
+
+@pytest.mark.parametrize("name", ["crewlet.yaml", "company.yaml", "count_words.py"])
+def test_init_overwrites_nothing_and_writes_nothing_beside_it(name: str, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / name).write_text("mine")
+    assert main(["init"]) == 78
+    assert capsys.readouterr().err == (
+        f"crewlet: {name}: the file is there already, and nothing was written; remove it, or name another folder.\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+
+
+def test_validate_tells_what_it_read_as_json(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "crewlet.yaml").write_text("node: {labels: {zone: eu}}")
+    (tmp_path / "company.yaml").write_text(
+        "name: Desk\nroles:\n  - handle: idle\n  - handle: lost\n    placement: {labels: {zone: us}}\n"
+        "    runner: {type: command, command: no-such-program-here}\n"
+    )
+    assert main(["validate", "-o", "json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["ok"], result["company"], result["seats"], result["node"]) == (True, "Desk", 2, "node-0")
+    assert result["warnings"] == [
+        "seat 'idle' has no steps to run: its mail is finished without any work.",
+        "seat 'lost' runs 'no-such-program-here', which is not on this machine.",
+        "seat 'lost' is placed on zone=us, which this only node is not: nobody runs it.",
+    ]
+
+
+@pytest.mark.parametrize("command", [["validate"], ["up-plan"], ["node"]])
+def test_a_refused_file_is_78_and_one_sentence(command: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert main(command) == 78
+    assert capsys.readouterr().err == (
+        "crewlet: crewlet.yaml: the file does not exist; write one, or let `crewlet init` do it.\n"
+    )
+    (tmp_path / "crewlet.yaml").write_text("company: people.yaml")
+    (tmp_path / "people.yaml").write_text("name: x\nroles:\n  - handle: A\n")
+    assert main(command) == 78
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("crewlet: people.yaml:3: roles[0].handle: 'A' cannot be a handle; ")
+    assert err.count("\n") == 1
+
+
+def test_the_plan_goes_to_the_descriptor_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crewlet.yaml").write_text(
+        "node: {id: n.1, data_dir: d}\ncoordination: {type: embedded-kv, lease_ttl_seconds: 9}\n"
+        "stream: {port: 4222, token: t, sync: always,\n"
+        "  cluster: {port: 6001, peers: ['localhost:6002', 'localhost:6003']}}"
+    )
+    (tmp_path / "company.yaml").write_text("name: x")
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv(PLAN_ENV, str(write_end))
+    assert main(["up-plan"]) == 0
+    with open(read_end) as pipe:
+        plan = UpPlan.from_json(pipe.read())
+    assert (plan.data_dir, plan.lease_ttl_s) == (tmp_path / "d", 9.0)
+    assert plan.node_argv[-3:] == ("node", "--config", str(tmp_path / "crewlet.yaml"))
+    broker = plan.broker
+    assert broker is not None and broker.cluster is not None
+    assert (broker.name, broker.store_dir, broker.port, broker.token) == ("n~1", tmp_path / "d" / "broker", 4222, "t")
+    assert (broker.sync_interval, broker.cluster.peers) == ("always", ("localhost:6002", "localhost:6003"))
+
+
+def test_a_plan_for_an_external_broker_has_none_and_for_one_node_no_deadline(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "company.yaml").write_text("name: x")
+    (tmp_path / "crewlet.yaml").write_text("coordination: {type: embedded-kv}\nstream: {type: nats, url: nats://b}")
+    assert main(["up-plan"]) == 0
+    assert UpPlan.from_json(capsys.readouterr().out).broker is None
+    (tmp_path / "crewlet.yaml").write_text("")
+    assert main(["up-plan"]) == 0
+    assert UpPlan.from_json(capsys.readouterr().out).lease_ttl_s is None
+
+
+@pytest.mark.parametrize("command", [["status"], ["node", "list"], ["seat", "list"], ["seat", "send", "a", "text"]])
+class TestWithoutANode:
+    def test_no_settings_here_is_78(self, command: list[str], capsys: Capture) -> None:
+        assert main(command) == 78
+        assert capsys.readouterr().err == (
+            "crewlet: crewlet.yaml: the file does not exist; "
+            "name a settings file with --config, or a node with --url.\n"
+        )
+
+    def test_no_running_node_is_1(self, command: list[str], tmp_path: Path, capsys: Capture) -> None:
+        (tmp_path / "crewlet.yaml").write_text("")
+        assert main(command) == 1
+        assert capsys.readouterr().err == "crewlet: No node runs with crewlet.yaml; start one with `crewlet up`.\n"
+
+    def test_the_address_of_a_node_that_died_is_not_used(
+        self, command: list[str], tmp_path: Path, capsys: Capture
+    ) -> None:
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        (tmp_path / "crewlet.yaml").write_text("")
+        run = tmp_path / ".crewlet" / "run"
+        run.mkdir(parents=True)
+        (run / "node.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": gone.pid, "node_id": "n"}))
+        assert main(command) == 1
+        assert "No node runs with crewlet.yaml" in capsys.readouterr().err
+
+    def test_a_silent_address_is_1_and_named(self, command: list[str], capsys: Capture) -> None:
+        assert main([*command, "--url", "http://127.0.0.1:1"]) == 1
+        assert capsys.readouterr().err == "crewlet: No node answers at http://127.0.0.1:1 (Connection refused).\n"
+
+    def test_what_is_no_address_is_78(self, command: list[str], capsys: Capture) -> None:
+        assert main([*command, "--url", "ftp://x"]) == 78
+        assert capsys.readouterr().err == (
+            "crewlet: --url: 'ftp://x' is not the address of a node; write http://host:port.\n"
+        )

@@ -1,0 +1,231 @@
+"""The command line against a node over real HTTP."""
+
+import http.server
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_node import HEALTH, Served, served
+
+from crewlet.cli import main
+from crewlet.node.settings import ApiSettings
+from crewlet.node.status import MailOutcome
+from crewlet.ports.errors import Unavailable
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[Served]:
+    with served() as each:
+        yield each
+
+
+@pytest.fixture
+def node(one_server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """A node as new, found through the settings file of the working folder."""
+    one_server.node.reset()
+    monkeypatch.chdir(tmp_path)
+    for name in ("CREWLET_URL", "CREWLET_API_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    write_node_file(tmp_path, one_server.server.url)
+    return one_server
+
+
+def write_node_file(folder: Path, url: str, **more: str) -> None:
+    (folder / "crewlet.yaml").write_text("")
+    run = folder / ".crewlet" / "run"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "node.json").write_text(json.dumps({"url": url, "pid": os.getpid(), "node_id": "n1", **more}))
+
+
+def finished(message_id: str, outcome: str, detail: str = "") -> MailOutcome:
+    return MailOutcome(message_id, "writer", "finished", outcome, detail, "t1", datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_status_shows_the_node_and_the_fleet(node: Served, capsys: Capture) -> None:
+    node.node.change(unproven_seconds={"writer": 4.0})
+    assert main(["status"]) == 0
+    out = capsys.readouterr().out
+    for words in ("n1", "connected", "writer: 4.0s", "1 of 2", "far (zone=us)", "roles unmanned  workers"):
+        assert words in out
+    assert "\x1b" not in out
+
+
+def test_status_as_json_has_the_same_snapshots(node: Served, capsys: Capture) -> None:
+    assert main(["status", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["health"]["node"] == HEALTH.node and shown["fleet"]["company"] == "Desk"
+
+
+def test_status_fails_when_the_fleet_cannot_be_read_and_still_shows_the_node(node: Served, capsys: Capture) -> None:
+    node.node.fleet_problem = Unavailable("the lease store does not answer")
+    assert main(["status"]) == 1
+    out, err = capsys.readouterr()
+    assert "n1" in out and err == "crewlet: The lease store does not answer.\n"
+
+
+def test_lists_are_aligned_and_label_scripts(node: Served, capsys: Capture) -> None:
+    assert main(["seat", "list"]) == 0
+    header, writer, far = capsys.readouterr().out.splitlines()
+    assert header.split() == ["SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT"]
+    assert writer.split() == ["writer", "Writes", "command", "n1", "7", "2026-01-02T03:04:05Z", "anywhere"]
+    assert "script" in far and "(no node may)" in far and far.index("script") == header.index("RUNNER")
+    assert main(["node", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["n1", "1", "ingress,seats", "zone=eu", "42s", "live"]
+
+
+def test_nothing_from_elsewhere_can_steer_the_terminal(node: Served, capsys: Capture) -> None:
+    node.node.commands.outcomes["k"] = finished("k", "delivered", "a\x1b[2Jb\nc")
+    assert main(["seat", "send", "writer", "hi", "--id", "k", "--wait"]) == 0
+    assert capsys.readouterr().out == "k\ndelivered: a?[2Jb?c\n"
+
+
+def test_sending_prints_the_id_alone(node: Served, capsys: Capture) -> None:
+    assert main(["seat", "send", "writer", "hello there", "--subject", "Hi"]) == 0
+    out, err = capsys.readouterr()
+    (mail,) = node.node.commands.sent
+    assert (out, err) == (f"{mail['id']}\n", "")
+    assert (mail["handle"], mail["body"], mail["subject"]) == ("writer", "hello there", "Hi")
+
+
+def test_the_same_id_is_the_same_mail_and_said_to_be(node: Served, capsys: Capture) -> None:
+    assert main(["seat", "send", "writer", "a", "--id", "k"]) == 0
+    assert main(["seat", "send", "writer", "a", "--id", "k"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "k\nk\n" and "was there already" in err
+
+
+def test_a_file_or_standard_input_can_be_sent(node: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mail.md").write_text("# Tïtle\n")
+    assert main(["seat", "send", "writer", "--file", "mail.md"]) == 0
+    for source in (["-"], ["--file", "-"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe\n")))
+        assert main(["seat", "send", "writer", *source]) == 0
+    assert [mail["body"] for mail in node.node.commands.sent] == ["# Tïtle\n", "from a pipe\n", "from a pipe\n"]
+
+
+def test_a_file_that_cannot_be_sent_is_told(node: Served, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert main(["seat", "send", "writer", "--file", "binary"]) == 1
+    assert main(["seat", "send", "writer", "--file", "missing"]) == 1
+    assert capsys.readouterr().err == (
+        "crewlet: binary is not UTF-8 text.\ncrewlet: missing: No such file or directory.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [("delivered", 0), ("no_action", 0), ("failed", 1), ("blocked", 1), ("stopped", 1)]
+)
+def test_waiting_ends_with_the_outcome_and_its_code(node: Served, capsys: Capture, outcome: str, code: int) -> None:
+    node.node.commands.outcomes["k"] = finished("k", outcome, "so it went")
+    assert main(["seat", "send", "writer", "a", "--id", "k", "--wait", "-o", "json"]) == code
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["id"], shown["outcome"], shown["detail"]) == ("k", outcome, "so it went")
+
+
+def test_waiting_follows_a_mail_that_is_finished_later(node: Served) -> None:
+    later = threading.Timer(0.3, lambda: node.node.commands.outcomes.update(k=finished("k", "delivered")))
+    later.start()
+    try:
+        assert main(["seat", "send", "writer", "a", "--id", "k", "--wait"]) == 0
+    finally:
+        later.join()
+
+
+def test_waiting_has_an_end(node: Served, capsys: Capture) -> None:
+    assert main(["seat", "send", "writer", "a", "--id", "k", "--wait", "--timeout", "0.2"]) == 1
+    assert capsys.readouterr().err == "crewlet: The mail k is not finished yet; it stays in the inbox.\n"
+
+
+def test_an_unknown_seat_is_told_with_the_nearest(node: Served, capsys: Capture) -> None:
+    assert main(["seat", "send", "writr", "a"]) == 1
+    assert capsys.readouterr().err == "crewlet: The company has no seat 'writr'; did you mean 'writer'?\n"
+
+
+def test_a_handle_cannot_reach_another_route(node: Served, capsys: Capture) -> None:
+    assert main(["seat", "send", "../query/fleet?", "a"]) == 1
+    assert not node.node.commands.sent and "Traceback" not in capsys.readouterr().err
+
+
+def test_a_send_is_repeated_under_its_id_while_the_node_cannot_take_it(
+    node: Served, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    node.node.commands.problem = Unavailable("nobody answered")
+    pauses: list[float] = []
+
+    def heal(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            node.node.commands.problem = None
+
+    monkeypatch.setattr("crewlet.cli.seat.time.sleep", heal)
+    assert main(["seat", "send", "writer", "a", "--id", "k"]) == 0
+    assert len(pauses) == 2 and [mail["id"] for mail in node.node.commands.sent] == ["k"]
+
+
+def test_a_send_without_an_answer_says_that_it_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    class HangsUp(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.close_connection = True
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), HangsUp)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setattr("crewlet.cli.seat.time.sleep", lambda _: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        assert main(["seat", "send", "writer", "a", "--id", "k", "--url", url]) == 1
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert capsys.readouterr().err.endswith("Whether it took the mail is not known: repeat it with --id k.\n")
+
+
+def test_a_token_comes_from_the_nodes_own_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with served(api=ApiSettings("127.0.0.1", "auto", "t0ken")) as locked:
+        write_node_file(tmp_path, locked.server.url, token="t0ken")
+        assert main(["seat", "list"]) == 0
+        assert main(["seat", "list", "--url", locked.server.url]) == 1
+        assert capsys.readouterr().err.endswith("Set CREWLET_API_TOKEN.\n")
+        monkeypatch.setenv("CREWLET_API_TOKEN", "t0ken")
+        monkeypatch.setenv("CREWLET_URL", locked.server.url)
+        assert main(["node", "list"]) == 0
+
+
+def test_something_else_at_the_address_is_told(tmp_path: Path, capsys: Capture) -> None:
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        assert main(["status", "--url", url]) == 1
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert capsys.readouterr().err == f"crewlet: What answers at {url} is not a Crewlet node.\n"
