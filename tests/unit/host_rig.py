@@ -1,16 +1,17 @@
 """A seat host in virtual time over a lease store whose faults a test sets."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from crewlet.company.model import Placement, Seat
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.term import Term
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.lease import ClaimRefused, ClaimResult, Granted, Lease, seat_resource
+from crewlet.seats.leases import LeaseStore
 from crewlet.testing.virtual import VirtualClock
 
 ALL_ROLES = frozenset({"data", "ingress", "seats", "workers"})
@@ -254,11 +255,12 @@ class Rig:
     hooks: RecordingHooks
     deadline: Instants
     seats: list[Seat]
+    company: list[Callable[[], Sequence[Seat]]]
     host: SeatHost
     clock: VirtualClock
-    behind: list[bool] = field(default_factory=list[bool])
-    unroutable: list[bool] = field(default_factory=list[bool])
-    beats: list[float] = field(default_factory=list[float])
+    behind: list[bool | None]
+    unroutable: list[bool | None]
+    beats: list[float]
 
 
 def seats_of(*handles: str, placement: Placement | None = None) -> list[Seat]:
@@ -278,20 +280,30 @@ def rig(
     clock = VirtualClock()
     fleet = fleet or Fleet(clock, ttl_s)
     leases, hooks, deadline, company = FaultyLeases(fleet), RecordingHooks(), Instants(), list(seats)
-    behind: list[bool] = []
-    unroutable: list[bool] = []
+    behind: list[bool | None] = []
+    unroutable: list[bool | None] = []
     beats: list[float] = []
+    company_of: list[Callable[[], Sequence[Seat]]] = [lambda: company]
+    settings: dict[str, Any] = {"roles": ALL_ROLES, "labels": {}, **config}
     host = SeatHost(
-        HostConfig(node_id=node_id, owner=f"{node_id}:1", **{"roles": ALL_ROLES, "labels": {}, **config}),
-        leases,  # type: ignore[arg-type]
-        lambda: company,
+        HostConfig(node_id=node_id, owner=f"{node_id}:1", **settings),
+        cast("LeaseStore", leases),
+        lambda: list(company_of[-1]()),
         hooks,
         clock=clock,
         entropy=Counter(),
         deadline=deadline,
         leases_can_lapse=can_lapse,
-        may_claim=lambda: not behind,
-        can_route=lambda: not unroutable,
+        may_claim=lambda: not _broken_or(behind),
+        can_route=lambda: not _broken_or(unroutable),
         on_beat=lambda: beats.append(clock.elapsed()),
     )
-    return Rig(fleet, leases, hooks, deadline, company, host, clock, behind, unroutable, beats)
+    return Rig(fleet, leases, hooks, deadline, company, company_of, host, clock, behind, unroutable, beats)
+
+
+def _broken_or(says: list[bool | None]) -> bool:
+    """The newest answer, no without one; None breaks the check."""
+    answer = says[-1] if says else False
+    if answer is None:
+        raise RuntimeError("the check broke")
+    return answer

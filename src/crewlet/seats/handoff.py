@@ -273,17 +273,11 @@ class Handoff:
         if not tenure.has_lease:
             return
         try:
-            await context.ask(self._release_lease(tenure), f"release of {tenure.handle}")
+            release = context.leases.release(term.resource, term.owner, term.epoch)
+            await context.ask(release, f"release of {tenure.handle}")
         except Unavailable as error:
             _log.warning("seat_lease_not_released", seat=tenure.handle, epoch=term.epoch, error=str(error))
             context.give_backs[tenure.handle] = (term, context.clock.elapsed() + context.ttl_s)
-
-    async def _release_lease(self, tenure: Tenure) -> None:
-        # A renewal on its way would meet the release in the store, and one of the two would lose.
-        if tenure.renewal is not None and not tenure.renewal.done():
-            await asyncio.wait([tenure.renewal])
-        term = tenure.term
-        await self._context.leases.release(term.resource, term.owner, term.epoch)
 
     def _rest(self, handle: str) -> None:
         self._context.resting[handle] = self._context.clock.elapsed() + self._context.ttl_s

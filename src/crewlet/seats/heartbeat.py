@@ -59,7 +59,7 @@ class Heartbeat:
             if tenure.phase is Phase.UNDEAD:
                 context.tasks.start(self._handoff.retry(tenure), f"teardown of {tenure.handle}")
         if self._presence_renewal is None or self._presence_renewal.done():
-            self._presence_renewal = context.tasks.start(self._presence.renew(), "presence")
+            self._presence_renewal = context.tasks.start(self._presence.keep(until), "presence")
         if context.give_backs and (self._give_backs is None or self._give_backs.done()):
             self._give_backs = context.tasks.start(self._handoff.settle_give_backs(), "give-backs")
         await self._answers(until)

@@ -14,6 +14,8 @@ from crewlet.seats.noderow import NodeRow, meta_from_row
 
 _log = structlog.get_logger()
 
+_RETRY_S = 1.0
+
 
 class Presence:
     """Claims, renews and gives up `node:{id}`.
@@ -54,6 +56,18 @@ class Presence:
             except Unavailable as error:
                 _log.warning("node_presence_unavailable", node=self._context.config.node_id, error=str(error))
 
+    async def keep(self, until: float) -> None:
+        """Renew it, again every second while it is not held, till that instant.
+
+        A node that restarts finds the presence of its former incarnation in its way. Between that one's lapse and its
+        own claim the fleet counts one node less, and moves seats for it.
+        """
+        clock = self._context.clock
+        await self.renew()
+        while not self.is_held and not self._is_given_up and clock.elapsed() + _RETRY_S < until:
+            await clock.sleep(_RETRY_S)
+            await self.renew()
+
     async def advertise(self) -> None:
         """Renew it at once if what it would say has changed since it was last said."""
         if self._epoch is not None and not self._is_given_up and self.meta() != self._advertised:
@@ -92,4 +106,4 @@ class Presence:
         if isinstance(claim, Granted):
             self._epoch, self._sent_at, self._advertised = claim.lease.epoch, sent_at, meta
         else:
-            _log.info("node_presence_refused", node=context.config.node_id, holder=claim.holder)
+            _log.debug("node_presence_refused", node=context.config.node_id, holder=claim.holder)

@@ -109,7 +109,7 @@ class Tenures:
 
     def held(self) -> Sequence[Tenure]:
         """Those that serve, or still end a turn on their way out, with a lease that is ours."""
-        return tuple(t for t in self._by_handle.values() if t.has_lease and t.phase in (Phase.HELD, Phase.LEAVING))
+        return tuple(t for t in self._by_handle.values() if t.is_renewable and t.phase in (Phase.HELD, Phase.LEAVING))
 
     def staying(self) -> list[str]:
         """Seats that this node serves, or is about to, and does not give back."""

@@ -37,7 +37,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if seconds is None:
             raise Stuck("every task waits and no timer is set")
         if seconds > 0:
-            self._virtual_s = max(self._virtual_s, cast("list[asyncio.TimerHandle]", self._scheduled)[0].when())
+            # The heap of timers is the loop's own; its head is what the loop computed the wait from.
+            scheduled = cast("list[asyncio.TimerHandle]", getattr(self, "_scheduled"))  # noqa: B009
+            self._virtual_s = max(self._virtual_s, scheduled[0].when())
 
 
 class VirtualClock:
