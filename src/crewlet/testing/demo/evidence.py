@@ -69,7 +69,7 @@ class StoreReader:
         clock, entropy = SystemClock(counts_suspend=True), SystemEntropy()
         address = BrokerAddress(urls=tuple(urls), name="crewlet-demo")
         connection = await Connection.open(address, clock=clock, startup_timeout_s=timeout_s, replicas=3)
-        mail = NatsMail(connection, clock=clock, entropy=entropy, ack_window_s=lease_ttl_s)
+        mail = NatsMail(connection, clock=clock, entropy=entropy, ack_window_s=lease_ttl_s, replicas=3)
         await mail.start()
         return cls(connection, NatsCells(connection, entropy=entropy), mail)
 

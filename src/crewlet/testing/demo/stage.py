@@ -239,7 +239,7 @@ class Stage:
             state=self._states,
             sent=len(self._sent()),
             finished=len(done),
-            reports=sum(path.is_file() for path in self.fleet.reports.rglob("*")),
+            reports=sum(path.is_file() for path in self.fleet.reports.rglob("[!.]*")),
         )
 
 
