@@ -246,3 +246,7 @@ def test_an_attachment_stops_fetching_when_its_lease_is_over(run: Run) -> None:
 
 def test_after_a_detach_no_pull_is_open(run: Run) -> None:
     run(contract.after_a_detach_no_pull_is_open)
+
+
+def test_a_redelivery_of_what_is_in_hand_starts_nothing(run: Run) -> None:
+    run(batches.a_redelivery_of_what_is_in_hand_starts_nothing)

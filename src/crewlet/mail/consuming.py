@@ -5,7 +5,7 @@ leaves the wire to a `Feed`; the broker's adapter and the in-memory twin each br
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -24,7 +24,13 @@ log = structlog.get_logger()
 
 
 class Feed(Protocol):
-    """One attachment's end of the wire. `take` has one caller at a time; the others may come from elsewhere."""
+    """One attachment's end of the wire. `take` has one caller at a time; the others may come from elsewhere.
+
+    Attributes:
+        on_arrival: called when a delivery has come, asked for or not; set by the attachment.
+    """
+
+    on_arrival: Callable[[], None]
 
     @property
     def in_hand(self) -> int:
@@ -41,6 +47,10 @@ class Feed(Protocol):
 
         It answers empty, after a pause of its own, when the broker did not answer, and at once when it is closing.
         """
+        ...
+
+    def leftovers(self) -> Sequence[Delivery]:
+        """Deliveries that have come and that no `take` has answered with; they are not kept for the next one."""
         ...
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -136,6 +146,7 @@ class Consumer:
     ) -> None:
         self._subscription = subscription
         self._feed = feed
+        feed.on_arrival = self.look_again
         self._handler = handler
         self._switchboard = switchboard
         self._clock = clock
@@ -262,7 +273,10 @@ class Consumer:
             while not self._is_closing:
                 self._changed.clear()
                 if not self._is_open():
-                    await self._changed.wait()
+                    # A pull that was open when the gate closed, or was thought lost, may still bring something.
+                    await self._hand_back(())
+                    if not self._changed.is_set():
+                        await self._changed.wait()
                     continue
                 try:
                     await self._pass()
@@ -275,10 +289,13 @@ class Consumer:
     async def _pass(self) -> None:
         options = self._options
         await self._collect(options)
+        if not self._is_open():
+            await self._hand_back(())
+            return
         batch, self._waiting = self._waiting, []
         self._waiting = [delivery for delivery in batch if delivery.deliveries <= self._budget]
         for delivery in batch:
-            if delivery.deliveries > self._budget and not self._is_closing:
+            if delivery.deliveries > self._budget:
                 await self._feed.bury(delivery, "it came back more often than its budget allows")
         for partition in partitions(self._waiting, options):
             if not self._begin(partition):
@@ -290,7 +307,8 @@ class Consumer:
                 # Let go of, so that nothing prolongs it for ever: it comes back when its window ends.
                 self._feed.forget(partition)
                 raise
-        await self._hand_back(())
+        if self._waiting:
+            await self._hand_back(())
 
     async def _collect(self, options: BatchOptions) -> None:
         """Fill `_waiting`: a pull of one that waits, then what lies ready, then what comes while lingering."""
@@ -323,10 +341,10 @@ class Consumer:
 
     async def _hand_back(self, begun: Iterable[Delivery]) -> None:
         """Everything not finished goes back at once, in stream order, so that the inbox looks as it did before."""
-        back = in_stream_order([*begun, *self._drop_waiting()])
+        back = in_stream_order([*begun, *self._drop_waiting(), *self._feed.leftovers()])
         if not back:
             return
-        if self._is_closing:
+        if self._is_closing or self._clock.elapsed() >= self._good_until:
             await self._feed.give_back_late(back)
         else:
             await self._feed.give_back(back, 0.0)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -21,7 +21,7 @@ from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
 from crewlet.mail.batching import NAK_CAP_S, in_stream_order
 from crewlet.mail.consuming import PULL_EXPIRY_S
 from crewlet.ports.entropy import Entropy
-from crewlet.ports.errors import CrewletError, Unavailable
+from crewlet.ports.errors import CrewletError, NotLive, Unavailable
 from crewlet.ports.mail import Delivery, DetachUnproven, Subscription
 
 SETTLE_TIMEOUT_S = 1.0
@@ -30,6 +30,9 @@ PROOF_BUDGET_S = 3.0
 PROOF_MARGIN_S = 0.3
 FINISHED_REMEMBERED = 1024
 ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
+
+Mark = tuple[int, datetime]
+"""Sequence and instant of publishing: a store that lost its newest messages gives a sequence out again."""
 
 log = structlog.get_logger()
 
@@ -49,6 +52,10 @@ class Held:
     headers: dict[str, str]
     window_ends: float
     is_prolonged: bool = True
+
+    @property
+    def mark(self) -> Mark:
+        return self.delivery.sequence, self.delivery.published_at
 
 
 class NatsFeed:
@@ -74,8 +81,10 @@ class NatsFeed:
         self._pulls = Pulls(connection, entropy, f"{self._stream}.{consumer_name(subscription)}", self._on_delivery)
         self._hand: dict[int, Held] = {}
         self._arrived: deque[Delivery] = deque()
-        self._finished: dict[int, None] = {}
+        self._finished: dict[Mark, None] = {}
+        self._woken: set[int] = set()
         self._prolonging: asyncio.Task[None] | None = None
+        self.on_arrival: Callable[[], None] = lambda: None
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
 
     async def open(self) -> None:
@@ -100,10 +109,14 @@ class NatsFeed:
             return ()
         return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
 
+    def leftovers(self) -> Sequence[Delivery]:
+        left, self._arrived = list(self._arrived), deque()
+        return left
+
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         held = self._stop_prolonging(deliveries)
         for one in held:
-            self._remember_finished(one.delivery.sequence)
+            self._remember_finished(one.mark)
         done = await asyncio.gather(*(self._say(one, ACK) for one in held))
         missing = [one.delivery.id for one, is_done in zip(held, done, strict=True) if not is_done]
         if missing:
@@ -157,22 +170,22 @@ class NatsFeed:
         if self._pulls.doubt_s is not None:
             await self._dispel_doubt(self._pulls.doubt_s)
         await self._pulls.close()
-        stray, self._arrived = list(self._arrived), deque()
-        await self.give_back_late(in_stream_order(stray))
-        if wake is not None and wake not in self._finished:
+        await self.give_back_late(in_stream_order(self.leftovers()))
+        if wake is not None and wake not in self._woken:
             await self._remove(wake)
 
     async def _on_delivery(self, message: Msg, sent_at: float) -> None:
         metadata = message.metadata
-        sequence = metadata.sequence.stream
+        sequence, published_at = metadata.sequence.stream, _utc(metadata.timestamp)
         headers = dict(message.headers or {})
-        if WAKE_HEADER in headers or sequence in self._finished:
-            self._remember_finished(sequence)
+        if WAKE_HEADER in headers:
+            self._woken.add(sequence)
+        if WAKE_HEADER in headers or (sequence, published_at) in self._finished:
             await self._publish(message.reply, ACK)
             return
         window_ends = sent_at + self._window_s
         held = self._hand.get(sequence)
-        if held is not None:
+        if held is not None and held.delivery.published_at == published_at:
             # Its window ran out while it was in hand: the same work, under a new name for settling it.
             held.reply, held.window_ends = message.reply, window_ends
             return
@@ -182,10 +195,11 @@ class NatsFeed:
             sequence=sequence,
             deliveries=metadata.num_delivered,
             deliveries_left=max(0, self._budget - metadata.num_delivered),
-            published_at=_utc(metadata.timestamp),
+            published_at=published_at,
         )
         self._hand[sequence] = Held(delivery, message.reply, headers, window_ends)
         self._arrived.append(delivery)
+        self.on_arrival()
 
     def _stop_prolonging(self, deliveries: Sequence[Delivery]) -> list[Held]:
         held = [one for delivery in deliveries if (one := self._hand.get(delivery.sequence)) is not None]
@@ -193,13 +207,15 @@ class NatsFeed:
             one.is_prolonged = False
         return held
 
-    async def _say(self, held: Held, word: bytes, *, budget_s: float = SETTLE_BUDGET_S) -> bool:
+    async def _say(self, held: Held, word: bytes, *, budget_s: float | None = None) -> bool:
         """Settle by request, so that the answer proves it. With no budget it is tried once."""
-        ends = self._clock.elapsed() + budget_s
+        ends = self._clock.elapsed() + (SETTLE_BUDGET_S if budget_s is None else budget_s)
         while True:
             try:
                 await self._connection.request(held.reply, word, timeout_s=SETTLE_TIMEOUT_S)
                 return True
+            except NotLive:
+                return False
             except Unavailable:
                 if self._clock.elapsed() >= ends or self._pulls.is_closing:
                     return False
@@ -218,8 +234,8 @@ class NatsFeed:
             return False
         return True
 
-    def _remember_finished(self, sequence: int) -> None:
-        self._finished[sequence] = None
+    def _remember_finished(self, mark: Mark) -> None:
+        self._finished[mark] = None
         if len(self._finished) > FINISHED_REMEMBERED:
             del self._finished[next(iter(self._finished))]
 

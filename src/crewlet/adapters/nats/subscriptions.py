@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -51,11 +51,13 @@ class Consumers:
 
     Attributes:
         ack_window_s: the window a consumer made here gets, and the least that one found here must have.
+        last_cover: which subscription was last seen to keep a topic: where to ask first, never an answer.
     """
 
     connection: Connection
     entropy: Entropy
     ack_window_s: float
+    last_cover: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
 
     async def ensure(self, subscription: Subscription) -> bool:
         """Make the consumer if it is not there, and mend one that would lose mail or give it back too soon.
@@ -105,10 +107,17 @@ class Consumers:
     async def is_covered(self, topic: str) -> bool:
         """Whether some subscription keeps what is published to a topic. Asked of the broker, never remembered."""
         stream = stream_of(topic)
-        likely = _mailbox_at(topic)
+        likely = self.last_cover.get(topic) or _mailbox_at(topic)
         if likely is not None and await self.info(likely) is not None:
             return True
-        return any(_filters(consumer, topic) for consumer in await self._all(stream.name))
+        self.last_cover.pop(topic, None)
+        for consumer in await self._all(stream.name):
+            if _filters(consumer, topic):
+                found = _named(stream.name, consumer)
+                if found is not None and found.topic == topic:
+                    self.last_cover[topic] = found
+                return True
+        return False
 
     async def listing(self, pattern: str) -> Sequence[Subscription]:
         """Every subscription of ours whose topic matches, in order.

@@ -251,3 +251,20 @@ async def a_hold_between_partitions_hands_back_the_rest(make: MakeWorld) -> None
         assert await world.kept(inbox.topic) == 2
         attachment.unhold("landed in between")
         await until(world, lambda: desk.ids == ["a", "b", "c"])
+
+
+async def a_redelivery_of_what_is_in_hand_starts_nothing(make: MakeWorld) -> None:
+    async with make(ack_window_s=1.0) as world:
+        mail = await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        await mail.ensure_subscription(inbox)
+        await send(mail, inbox.topic, "e1")
+        desk = Desk()
+        options = BatchOptions(max_messages=10, linger_s=2.5)
+        attachment = await mail.attach(inbox, desk, good_until=math.inf, options=options)
+        await until(world, lambda: desk.ids != [])
+        await until_backlog(world, mail, inbox, lambda backlog: backlog.in_hand == 0)
+        await quiet(world, 1.5)
+        assert desk.calls == [["e1"]]
+        assert attachment.in_hand == 0
+        assert await world.kept(inbox.topic) == 0

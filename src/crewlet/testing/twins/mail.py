@@ -166,6 +166,7 @@ class TwinFeed:
         self._pull: TwinPull | None = None
         self._pull_sent_at = 0.0
         self._is_closing = False
+        self.on_arrival: Callable[[], None] = lambda: None
         self._prolonging: asyncio.Task[None] | None = None
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
 
@@ -183,6 +184,10 @@ class TwinFeed:
         if self._is_closing:
             return ()
         return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+
+    def leftovers(self) -> Sequence[Delivery]:
+        left, self._arrived = list(self._arrived), deque()
+        return left
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         held = self._stop_prolonging(deliveries)
@@ -250,8 +255,7 @@ class TwinFeed:
         if self._pull is not None:
             self._broker.close_pull(self._subscription, self._pull)
             self._collect(self._pull)
-        stray, self._arrived = list(self._arrived), deque()
-        await self.give_back_late(in_stream_order(stray))
+        await self.give_back_late(in_stream_order(self.leftovers()))
 
     async def _fill(self, count: int, wait_s: float) -> None:
         """Keep one pull open until it is answered or expires. A pull that nobody collects keeps what it got."""
@@ -298,6 +302,7 @@ class TwinFeed:
         )
         self._hand[message.sequence] = _Held(delivery, message.headers, window_ends)
         self._arrived.append(delivery)
+        self.on_arrival()
 
     def _stop_prolonging(self, deliveries: Sequence[Delivery]) -> list[_Held]:
         held = [one for delivery in deliveries if (one := self._hand.get(delivery.sequence)) is not None]
