@@ -87,6 +87,11 @@ def test_wrong_usage_is_2_and_goes_to_standard_error(args: list[str], capsys: Ca
     assert out == "" and "Error: " in err and "Traceback" not in err
 
 
+def test_the_plans_usage_is_that_of_up(capsys: Capture) -> None:
+    assert main(["up-plan", "--nope"]) == 2
+    assert capsys.readouterr().err.startswith("Usage: crewlet up [OPTIONS]\n")
+
+
 @pytest.mark.parametrize(
     "args", [["--help"], ["seat", "-h"], ["node", "--help"], ["up-plan", "--help"], ["demo", "-h"]]
 )

@@ -27,7 +27,6 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 app.command("init")(init.init)
 app.command("validate")(validate.validate)
 app.command("up")(up.up)
-app.command("up-plan", hidden=True)(up.up_plan)
 app.add_typer(node.app, name="node")
 app.command("status")(status.status)
 app.add_typer(seat.app, name="seat")

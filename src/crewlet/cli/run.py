@@ -12,9 +12,12 @@ from crewlet.ports.errors import CrewletError
 def run(args: Sequence[str]) -> int:
     """Run a command other than `up` and return its exit code."""
     from crewlet.cli.app import app
+    from crewlet.cli.up import PLAN_ONLY
 
+    is_plan = list(args[:1]) == ["up-plan"]
     try:
-        app(list(args), prog_name="crewlet")
+        # The parent of a node has `up` parsed here: usage and help are those of the command that was typed.
+        app(["up", *args[1:]] if is_plan else list(args), prog_name="crewlet", obj=PLAN_ONLY if is_plan else None)
     except SystemExit as end:
         return _code(end.code)
     except ConfigRefused as refusal:

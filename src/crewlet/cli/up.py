@@ -10,24 +10,28 @@ from crewlet.node.settings import Settings
 from crewlet.supervisor.brokerplan import BrokerPlan, ClusterPlan
 from crewlet.supervisor.plan import PLAN_ENV, UpPlan
 
+PLAN_ONLY = object()
+"""The context's object when the plan is to be written and nothing run."""
 
-def up(config: ConfigOption = DEFAULT_CONFIG) -> None:
+
+def up(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Run a node, with a broker beside it unless an external one is configured."""
+    if context.obj is PLAN_ONLY:
+        _write(plan_of(load(config)[0]).to_json())
+        return
     from crewlet.supervisor import parent
 
     raise typer.Exit(parent.main(["--config", str(config)]))
 
 
-def up_plan(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG) -> None:
-    """Run a node, with a broker beside it unless an external one is configured."""
-    settings, _ = load(config)
-    text = plan_of(settings).to_json()
+def _write(plan: str) -> None:
+    """Hand the plan to the process that asked for it, or show it when none did."""
     number = os.environ.get(PLAN_ENV, "")
     if not number.isdecimal():
-        print(text)
+        print(plan)
         return
     with open(int(number), "w", encoding="utf-8") as pipe:
-        pipe.write(text)
+        pipe.write(plan)
 
 
 def plan_of(settings: Settings) -> UpPlan:
