@@ -58,7 +58,7 @@ class ClaimRequest:
     preferred: str | None
     meta: msgspec.Raw | None
     is_gated: bool
-    is_over: Callable[[Look, Found], bool]
+    is_over: Callable[[int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Claims:
                 return ClaimRefused("protocol", floor=floor)
             try:
                 is_running = live is not None and live.is_held and live.entry.revision not in lapsed
-                if live is not None and is_running and not request.is_over(look, live):
+                if live is not None and is_running and not request.is_over(live.record.epoch):
                     return await self._take_up(request, look, live, counter)
                 return await self._attempt(request, look, counter)
             except _Overtaken:

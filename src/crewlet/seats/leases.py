@@ -150,7 +150,7 @@ class LeaseStore:
             preferred=_checked_node(preferred) if preferred is not None else None,
             meta=encode_meta(meta) if meta is not None else None,
             is_gated=gated,
-            is_over=lambda look, found: self._is_over(key, owner, look, found),
+            is_over=lambda epoch: self._is_over(key, owner, epoch),
         )
         async with self._turns.of(key):
             won = await self._claims.run(request)
@@ -389,11 +389,12 @@ class LeaseStore:
         if self._clock.elapsed() >= hold.lapsed_by:
             await self._table.replace(hold.key, msgspec.structs.replace(hold.record, released=True), expect=revision)
 
-    def _is_over(self, key: str, owner: str, look: Look, found: Found) -> bool:
+    def _is_over(self, key: str, owner: str, epoch: int) -> bool:
+        """Whether a tenure has ended here, or run out by this process's count, whatever the store still shows."""
         hold = self._holds.get(key)
-        if hold is None or not hold.is_tenure_of(owner, found.record.epoch):
+        if hold is None or not hold.is_tenure_of(owner, epoch):
             return False
-        return hold.is_over or hold.ended_before(look, found)
+        return hold.is_over or self._clock.elapsed() >= hold.lapses_at
 
     def _forget(self, key: str, owner: str, epoch: int) -> None:
         hold = self._holds.get(key)
