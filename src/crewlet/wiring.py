@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.mail import NatsMail
-from crewlet.adapters.process.programs import ProcessPrograms
+from crewlet.adapters.process.programs import LocalPrograms
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.adapters.system.logs import configure_logs
@@ -34,13 +34,10 @@ from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.supervisor.page import PAGE_ENV, PageDeadline
+from crewlet.supervisor.parent import BROKER_TOKEN_ENV, BROKER_URL_ENV
+from crewlet.turns.runners import minimal_env
 from crewlet.web.app import create_app
 from crewlet.web.server import serve
-
-BROKER_URL_ENV = "CREWLET_BROKER_URL"
-"""Where the embedded broker listens, told by the parent process that runs it."""
-
-BROKER_TOKEN_ENV = "CREWLET_BROKER_TOKEN"
 
 _log = structlog.get_logger()
 
@@ -68,7 +65,7 @@ def run_node(settings: Settings, company: Company) -> int:
 
 def _run(main: Coroutine[Any, Any, int]) -> int:
     try:
-        import uvloop  # noqa: PLC0415 - does not install everywhere
+        import uvloop
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
@@ -97,7 +94,7 @@ async def _main(settings: Settings, company: Company) -> int:
 @contextlib.asynccontextmanager
 async def _ports(
     settings: Settings, owner: str, entropy: SystemEntropy, stopping: asyncio.Event
-) -> AsyncIterator[Ports | None]:
+) -> AsyncGenerator[Ports | None]:
     """The bundle, or None when the node was stopped while it waited for the broker."""
     is_local = settings.coordination.type == "local"
     clock = SystemClock(counts_suspend=not is_local)
@@ -120,7 +117,13 @@ async def _ports(
     mails: list[NatsMail] = []
 
     async def open_mail(ack_window_s: float) -> Mail:
-        mail = NatsMail(connection, clock=clock, entropy=entropy, ack_window_s=ack_window_s)
+        mail = NatsMail(
+            connection,
+            clock=clock,
+            entropy=entropy,
+            ack_window_s=ack_window_s,
+            replicas=settings.stream.replicas,
+        )
         await mail.start()
         mails.append(mail)
         return mail
@@ -138,7 +141,7 @@ async def _ports(
             open_mail=open_mail,
             close_mail=close_mail,
             is_linked=lambda: connection.is_connected,
-            programs=ProcessPrograms(),
+            programs=LocalPrograms(),
             clock=clock,
             entropy=entropy,
             deadline=_deadline(),
@@ -184,12 +187,13 @@ def _node_config(settings: Settings, owner: str) -> NodeConfig:
         labels=settings.node.labels,
         max_concurrent=settings.node.max_concurrent,
         lease_ttl_s=settings.coordination.lease_ttl_seconds,
-        program_env={name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
+        program_env=minimal_env(os.environ),
+        company_dir=str(settings.company.parent),
     )
 
 
 @contextlib.asynccontextmanager
-async def _served(node: Node, settings: Settings) -> AsyncIterator[None]:
+async def _served(node: Node, settings: Settings) -> AsyncGenerator[None]:
     """HTTP, bound before seats are claimed and closed after they are given back."""
     if settings.api.port == 0:
         yield
@@ -239,7 +243,7 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Eve
 
 
 @contextlib.contextmanager
-def _data_dir_locked(data_dir: Path) -> Iterator[None]:
+def _data_dir_locked(data_dir: Path) -> Generator[None]:
     """One node a data directory: its epochs and its address file have one writer."""
     run_dir = data_dir / "run"
     try:
@@ -260,7 +264,7 @@ def _data_dir_locked(data_dir: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _node_file(settings: Settings, url: str) -> Iterator[None]:
+def _node_file(settings: Settings, url: str) -> Generator[None]:
     """Tell the command line where this node listens, readable by this user alone."""
     path = settings.node.data_dir / "run" / "node.json"
     facts = {"url": url, "pid": os.getpid(), "node_id": settings.node.id, "token": settings.api.token}

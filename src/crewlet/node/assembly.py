@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from crewlet import __version__
-from crewlet.company.model import CommandRunner, Company, ScriptRunner, Seat
+from crewlet.company.model import Company, Seat
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.outbox import Outbox
@@ -29,10 +29,8 @@ from crewlet.ports.term import Term
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.leases import LeaseStore
 from crewlet.turns.dispatch import SeatDispatch
-from crewlet.turns.runners.command import CommandSeatRunner
-from crewlet.turns.runners.script import ScriptSeatRunner
+from crewlet.turns.runners import runner_for
 from crewlet.turns.slots import Slots
-from crewlet.turns.turn import Runner
 
 _log = structlog.get_logger()
 
@@ -81,6 +79,8 @@ class NodeConfig:
         max_concurrent: turns at once, 1 or more.
         lease_ttl_s: the TTL asked for; a bucket that a peer made decides.
         program_env: variables that every program of a seat gets.
+        company_dir: the folder of the company document: where programs run unless their seat says otherwise.
+        handoff_wait_s: how long a hand-over other than a drain waits for the running turn.
     """
 
     node_id: str
@@ -90,6 +90,7 @@ class NodeConfig:
     max_concurrent: int
     lease_ttl_s: float
     program_env: Mapping[str, str]
+    company_dir: str | None = None
     handoff_wait_s: float = 600.0
 
 
@@ -122,9 +123,7 @@ class Node:
         self._outbox = Outbox(self._mail, self.company, ports.clock, config.node_id)
         self._slots = Slots(config.max_concurrent)
         self._mailboxes = Mailboxes(self._mail, ports.clock, alarm_after_s=self.leases.ttl_s)
-        self.seats = SeatRuntime(
-            self.company, self._mail, self._dispatch, clock=ports.clock, handoff_wait_s=config.handoff_wait_s
-        )
+        self.seats = SeatRuntime(self.company, self._mail, self._dispatch, clock=ports.clock)
         self.host = SeatHost(
             HostConfig(
                 node_id=config.node_id,
@@ -208,27 +207,26 @@ class Node:
         return await self._fleet.read()
 
     def _dispatch(self, seat: Seat, term: Term) -> SeatDispatch:
+        ports, config = self._ports, self._config
         return SeatDispatch(
             seat,
-            may_start=lambda: self.host.may_start(seat.handle),
-            note_deferral=lambda: self.host.note_deferral(seat.handle),
-            fence=lambda: self.host.fence(seat.handle),
+            may_start=self.host.may_start,
+            note_deferral=self.host.note_deferral,
+            fence=self.host.fence,
             ledger=self._ledger,
             outbox=self._outbox,
-            runner=self._runner(seat),
+            runner=runner_for(
+                seat,
+                programs=ports.programs,
+                clock=ports.clock,
+                base_env=config.program_env,
+                default_cwd=config.company_dir,
+            ),
             slots=self._slots,
-            clock=self._ports.clock,
-            entropy=self._ports.entropy,
+            clock=ports.clock,
+            entropy=ports.entropy,
+            on_turn=self.seats.on_turn,
         )
-
-    def _runner(self, seat: Seat) -> Runner:
-        match seat.runner:
-            case CommandRunner():
-                return CommandSeatRunner(
-                    seat.runner, self._ports.programs, clock=self._ports.clock, base_env=self._config.program_env
-                )
-            case ScriptRunner():
-                return ScriptSeatRunner(seat.runner, clock=self._ports.clock)
 
     async def _finish_mailboxes(self, handles: list[str]) -> None:
         made = await self._mailboxes.ensure_until_made(handles)
@@ -238,7 +236,7 @@ class Node:
         async def guarded() -> None:
             try:
                 await work
-            except Exception:
+            except Exception:  # noqa: BLE001 - told here, since nobody awaits it
                 _log.exception("background_work_broke", work=name)
 
         task = asyncio.get_running_loop().create_task(guarded(), name=name)

@@ -18,6 +18,7 @@ from crewlet.ports.errors import Misuse
 from crewlet.ports.mail import Attachment, Mail
 from crewlet.ports.term import Term
 from crewlet.turns.dispatch import SeatDispatch
+from crewlet.turns.record import TurnNote
 
 _log = structlog.get_logger()
 
@@ -38,7 +39,6 @@ class SeatRuntime:
         company: the document in force.
         mail: the port.
         make_dispatch: builds the handler of a seat's inbox for one tenure.
-        handoff_wait_s: how long a voluntary release other than a drain waits for the running turn.
     """
 
     def __init__(
@@ -48,14 +48,13 @@ class SeatRuntime:
         make_dispatch: Callable[[Seat, Term], SeatDispatch],
         *,
         clock: Clock,
-        handoff_wait_s: float,
     ) -> None:
         self._company = company
         self._mail = mail
         self._make_dispatch = make_dispatch
         self._clock = clock
-        self._handoff_wait_s = handoff_wait_s
         self._running: dict[str, _Running] = {}
+        self._last_errors: dict[str, str] = {}
 
     @property
     def in_flight(self) -> int:
@@ -64,7 +63,17 @@ class SeatRuntime:
 
     def last_errors(self) -> Mapping[str, str]:
         """Why a held seat's last turn broke, by handle, for those whose did."""
-        return {handle: error for handle, each in sorted(self._running.items()) if (error := each.dispatch.last_error)}
+        return dict(sorted(self._last_errors.items()))
+
+    def on_turn(self, note: TurnNote) -> None:
+        """What happens in the turns of held seats."""
+        match note.stage:
+            case "broke" | "panicked":
+                self._last_errors[note.handle] = note.detail
+            case "finished":
+                self._last_errors.pop(note.handle, None)
+            case "started" | "progress" | "fenced":
+                pass
 
     def is_busy(self, handle: str) -> bool:
         running = self._running.get(handle)
@@ -97,6 +106,10 @@ class SeatRuntime:
     async def on_release(self, term: Term, *, reason: str, is_voluntary: bool) -> None:
         """Take the seat down; returns only when nothing of this tenure can act or be handed mail any more.
 
+        The host has waited for the running turn where it is entitled to finish; what runs now is ended, and its mail
+        goes back inside its own window. Both halves are tried even when one fails: a broker that cannot prove the
+        detach must not keep a turn alive.
+
         Raises:
             DetachUnproven, ProgramUnproven: something may be left. The lease must be kept; call again.
         """
@@ -104,28 +117,15 @@ class SeatRuntime:
         running = self._running.get(handle)
         if running is None or running.term != term:
             return
-        if is_voluntary:
-            running.attachment.quiesce()
-            await self._wait_idle(running, None if reason == "drain" else self._handoff_wait_s)
-            await running.attachment.detach()
-            await running.dispatch.cancel(reason)
-        else:
-            # The turn must end even when the broker cannot prove the detach.
-            detached, cancelled = await asyncio.gather(
-                running.attachment.detach(), running.dispatch.cancel(reason), return_exceptions=True
-            )
-            for failure in (detached, cancelled):
-                if isinstance(failure, BaseException):
-                    raise failure
+        outcomes = await asyncio.gather(
+            running.attachment.detach(), running.dispatch.cancel(reason), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
         if self._running.get(handle) is running:
             del self._running[handle]
-
-    async def _wait_idle(self, running: _Running, bound_s: float | None) -> None:
-        give_up_at = None if bound_s is None else self._clock.elapsed() + bound_s
-        while running.attachment.is_handling or running.dispatch.is_busy:
-            if give_up_at is not None and self._clock.elapsed() >= give_up_at:
-                return
-            await self._clock.sleep(0.02)
+            self._last_errors.pop(handle, None)
 
     def on_admission(self, handle: str, admits: bool) -> None:
         running = self._running.get(handle)
