@@ -141,16 +141,17 @@ class LocalProgram(Program):
             raise
         started = time.monotonic()
         pause = 0.001
-        while left := self._tree.strike():
-            # Another call may have finished the job during the pause; its proof is as good as ours.
+        # Another call may finish the job during any wait of this one; its proof is as good as ours.
+        while not self._is_ended:
+            left = self._tree.strike()
+            if not left:
+                self._bury()
+                return
             if time.monotonic() - started > self._proof_s:
                 _log.error("program_unproven", pid=self.pid, left=sorted(left))
                 raise ProgramUnproven(f"still there after {self._proof_s:g} s: {sorted(left)}")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.05)
-            if self._is_ended:
-                return
-        self._bury()
 
     async def _ask_to_end(self, grace_s: float) -> None:
         self._exit.send(signal.SIGTERM)
