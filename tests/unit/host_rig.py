@@ -261,6 +261,7 @@ class Rig:
     behind: list[bool | None]
     unroutable: list[bool | None]
     beats: list[float]
+    freed: list[Callable[[Sequence[str]], None]]
 
 
 def seats_of(*handles: str, placement: Placement | None = None) -> list[Seat]:
@@ -283,6 +284,7 @@ def rig(
     behind: list[bool | None] = []
     unroutable: list[bool | None] = []
     beats: list[float] = []
+    freed: list[Callable[[Sequence[str]], None]] = []
     company_of: list[Callable[[], Sequence[Seat]]] = [lambda: company]
     settings: dict[str, Any] = {"roles": ALL_ROLES, "labels": {}, **config}
     host = SeatHost(
@@ -297,8 +299,9 @@ def rig(
         may_claim=lambda: not _broken_or(behind),
         can_route=lambda: not _broken_or(unroutable),
         on_beat=lambda: beats.append(clock.elapsed()),
+        on_freed=lambda handles: freed[-1](handles) if freed else None,
     )
-    return Rig(fleet, leases, hooks, deadline, company, company_of, host, clock, behind, unroutable, beats)
+    return Rig(fleet, leases, hooks, deadline, company, company_of, host, clock, behind, unroutable, beats, freed)
 
 
 def _broken_or(says: list[bool | None]) -> bool:

@@ -6,12 +6,11 @@ its lease given back, or, where the teardown is not proven, with the lease kept.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.term import Term
 from crewlet.seats.context import HostContext
 from crewlet.seats.fence import SeatFence
 from crewlet.seats.lapse import LapseTimers
@@ -33,10 +32,20 @@ class Handoff:
 
     Args:
         on_lost: called with the handle and the reason when a seat that was won here is gone, proven.
+        on_freed: called with the seats, together, whose release the store has acknowledged, once peers can read the
+            lower count.
     """
 
-    def __init__(self, context: HostContext, presence: Presence, on_lost: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        context: HostContext,
+        presence: Presence,
+        on_lost: Callable[[str, str], None],
+        on_freed: Callable[[Sequence[str]], None],
+    ) -> None:
         self._context = context
+        self._on_freed = on_freed
+        self._freed: list[str] = []
         self._presence = presence
         self._on_lost = on_lost
         self._lapses = LapseTimers(context, self._stopped)
@@ -49,16 +58,14 @@ class Handoff:
         Returns:
             True when the seat is established here.
         """
-        claims = self._context.claims
-        claims[handle] = claimed
-        claimed.add_done_callback(lambda done: claims.pop(handle) if claims.get(handle) is done else None)
+        self._context.claims[handle] = claimed
         try:
             async with self._context.lock(handle):
                 tenure = await self._claim(handle, claimed)
                 return tenure is not None and await self._establish(tenure)
         finally:
             if not claimed.done():
-                claimed.set_result(None)
+                self._answer(handle, claimed, None)
 
     async def _claim(self, handle: str, claimed: Claimed) -> Tenure | None:
         context, config = self._context, self._context.config
@@ -71,23 +78,32 @@ class Handoff:
                 seat_resource(handle), config.owner, preferred=config.node_id, gated=True
             )
         except Unavailable as error:
-            claimed.set_exception(error)
-            claimed.exception()  # seen here, so that a caller who has gone leaves no complaint behind
+            self._answer(handle, claimed, error)
             return None
         if not isinstance(result, Granted):
-            claimed.set_result(result)
+            self._answer(handle, claimed, result)
             return None
         good_until = sent_at + context.ttl_s if context.can_lapse else math.inf
         fence = SeatFence(result.lease.term, context.clock, good_until)
         tenure = Tenure(handle, fence, sent_at)
         if not context.may_take or fence.is_closed:
             await self._give_back(tenure)
+            self._tell_freed()
             return None
         context.tenures.add(tenure)
         self._lapses.watch(tenure)
         _log.info("seat_claimed", seat=handle, epoch=tenure.term.epoch)
-        claimed.set_result(result)
+        self._answer(handle, claimed, result)
         return tenure
+
+    def _answer(self, handle: str, claimed: Claimed, answer: ClaimResult | Unavailable | None) -> None:
+        # Forgotten before it is told: who is told counts the claims still on their way.
+        self._context.claims.pop(handle, None)
+        if isinstance(answer, Unavailable):
+            claimed.set_exception(answer)
+            claimed.exception()  # seen here, so that a caller who has gone leaves no complaint behind
+        else:
+            claimed.set_result(answer)
 
     async def _establish(self, tenure: Tenure) -> bool:
         """Run the acquire hook, and take down what it has begun if it fails, or the lease goes meanwhile."""
@@ -198,14 +214,6 @@ class Handoff:
                     continue
                 context.give_backs.pop(handle, None)
 
-    async def disown(self, term: Term, handle: str) -> None:
-        """Give a lease back that a late renewal has kept alive after its seat was dropped here."""
-        context = self._context
-        async with context.lock(handle):
-            if context.tenures.get(handle) is None:
-                context.give_backs[handle] = (term, context.clock.elapsed() + context.ttl_s)
-        await self.settle_give_backs()
-
     def _stopped(self, tenure: Tenure) -> None:
         """Its lapse timer has ended everything of it. Only a new claim brings it back."""
         if tenure.phase is Phase.HELD:
@@ -252,6 +260,7 @@ class Handoff:
             _log.info("seat_released_role_gone", seat=tenure.handle, epoch=tenure.term.epoch)
         context.tell("on_lost", lambda: self._on_lost(tenure.handle, leaving.reason))
         await self._presence.advertise()
+        self._tell_freed()
         return True
 
     def _unproven(self, tenure: Tenure, leaving: Leaving, error: BaseException, *, was_undead: bool) -> None:
@@ -274,10 +283,18 @@ class Handoff:
             return
         try:
             release = context.leases.release(term.resource, term.owner, term.epoch)
-            await context.ask(release, f"release of {tenure.handle}")
+            if await context.ask(release, f"release of {tenure.handle}"):
+                self._freed.append(tenure.handle)
         except Unavailable as error:
             _log.warning("seat_lease_not_released", seat=tenure.handle, epoch=term.epoch, error=str(error))
-            context.give_backs[tenure.handle] = (term, context.clock.elapsed() + context.ttl_s)
+            # A renewal on its way may still land until then, and keep the lease for a TTL more.
+            lapsed_at = max(tenure.good_until, context.clock.elapsed()) + context.ttl_s
+            context.give_backs[tenure.handle] = (term, lapsed_at)
+
+    def _tell_freed(self) -> None:
+        if self._freed:
+            freed, self._freed = tuple(self._freed), []
+            self._context.tell("on_freed", lambda: self._on_freed(freed))
 
     def _rest(self, handle: str) -> None:
         self._context.resting[handle] = self._context.clock.elapsed() + self._context.ttl_s

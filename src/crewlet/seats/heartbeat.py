@@ -87,7 +87,7 @@ class Heartbeat:
             except Unavailable as error:
                 self._failed(tenure, str(error))
             else:
-                await self._answered(tenure, sent_at, is_ours=is_ours)
+                self._answered(tenure, sent_at, is_ours=is_ours)
                 return
             delay = delays.next_s() * (0.75 + 0.5 * context.entropy.random())
             if context.clock.elapsed() + delay >= until:
@@ -102,12 +102,10 @@ class Heartbeat:
         if tenure.phase is Phase.HELD:
             context.tell("on_admission", lambda: context.hooks.on_admission(tenure.handle, False))
 
-    async def _answered(self, tenure: Tenure, sent_at: float, *, is_ours: bool) -> None:
+    def _answered(self, tenure: Tenure, sent_at: float, *, is_ours: bool) -> None:
         context = self._context
         if not context.tenures.is_current(tenure):
-            # Dropped while it was asked. Another tenure of the seat may stand here by now: that one is not touched.
-            if is_ours:
-                await self._handoff.disown(tenure.term, tenure.handle)
+            # Dropped while it was asked, and its lease is on its way back. Another tenure of the seat may stand here.
             return
         if not is_ours:
             if not tenure.is_giving_back:

@@ -43,6 +43,10 @@ def _nothing() -> None:
     return None
 
 
+def _tell_nobody(_: Sequence[str]) -> None:
+    return None
+
+
 class SeatHost:
     """One node's half of placement. `start`, then `drain` or `stop`; both end it for good.
 
@@ -55,6 +59,7 @@ class SeatHost:
         may_claim: False while the node's copy of the records is behind: it keeps its seats and claims none.
         can_route: False while the node cannot serve its seats' calls at all: it gives every seat back.
         on_beat: called as the heartbeat turns, for a watchdog.
+        on_freed: called with seats just given back, for a broadcast; peers pass it to `hear_freed`.
     """
 
     def __init__(
@@ -71,11 +76,12 @@ class SeatHost:
         may_claim: Callable[[], bool] = _yes,
         can_route: Callable[[], bool] = _yes,
         on_beat: Callable[[], None] = _nothing,
+        on_freed: Callable[[Sequence[str]], None] = _tell_nobody,
     ) -> None:
         tenures = Tenures(clock, deadline, can_lapse=leases_can_lapse)
         self._context = HostContext(config, leases, hooks, clock, entropy, tenures, leases_can_lapse)
         self._presence = Presence(self._context, self._me)
-        self._handoff = Handoff(self._context, self._presence, self._note_loss)
+        self._handoff = Handoff(self._context, self._presence, self._note_loss, on_freed)
         self._sweep = Sweep(
             self._context,
             self._handoff,
@@ -141,14 +147,22 @@ class SeatHost:
         """Ask for a pass before the next tick, because the seats themselves changed. One an interval comes early."""
         self._pace.request()
 
+    def hear_freed(self, handles: Sequence[str], *, gone_node: str | None = None) -> None:
+        """A peer says that it gave these seats back. Those that this node has room for are tried within milliseconds.
+
+        Args:
+            gone_node: the peer's id, if it is leaving and its presence is already gone.
+        """
+        if self._is_started and self._context.may_take and handles:
+            self._context.tasks.start(self._sweep.hear_freed(frozenset(handles), gone_node=gone_node), "freed seats")
+
     async def _passes(self) -> None:
         while True:
-            await self._pace.next_pass()
-            await self._pass()
+            await self._pass(is_early=await self._pace.next_pass())
 
-    async def _pass(self) -> None:
+    async def _pass(self, *, is_early: bool = False) -> None:
         try:
-            await self._sweep.sweep()
+            await self._sweep.sweep(is_early=is_early)
         except Exception:  # noqa: BLE001 -- the next pass begins from what is true then
             _log.exception("seat_sweep_broke")
 

@@ -27,8 +27,8 @@ class SweepPace:
         self._is_asked.clear()
         self._due_at = self._clock.elapsed() + self._interval_s
 
-    async def next_pass(self) -> None:
-        """Wait until the next pass is due."""
+    async def next_pass(self) -> bool:
+        """Wait until the next pass is due. True when it was asked for and comes before its tick."""
         is_early = False
         while (wait_s := self._due_at - self._clock.elapsed()) > 0:
             if self._may_come_early and self._is_asked.is_set():
@@ -37,6 +37,7 @@ class SweepPace:
             await self._nap(wait_s)
         self._may_come_early = not is_early
         self.begin_pass()
+        return is_early
 
     async def _nap(self, seconds: float) -> None:
         if not self._may_come_early:

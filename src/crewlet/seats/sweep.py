@@ -2,20 +2,23 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from crewlet.company.model import Placement, Seat
+from crewlet.company.model import Seat
 from crewlet.ports.errors import Unavailable
 from crewlet.seats import allotment
+from crewlet.seats.claiming import Claimer
 from crewlet.seats.context import HostContext
-from crewlet.seats.handoff import Claimed, Handoff
-from crewlet.seats.lease import NODE, SEAT, ClaimRefused, Granted, seat_resource
+from crewlet.seats.freed import EarlyClaims, FreedSeats
+from crewlet.seats.handoff import Handoff
+from crewlet.seats.lease import NODE, SEAT, seat_resource
 from crewlet.seats.noderow import NodeRow, row_from_lease
 from crewlet.seats.placement import Plan, plan
 from crewlet.seats.presence import Presence
+from crewlet.seats.tenure import Phase
 
 _log = structlog.get_logger()
 
@@ -77,6 +80,9 @@ class Sweep:
         self._plan: Plan | None = None
         self._told_unplaceable: tuple[str, ...] = ()
         self._told_floor: int | None = None
+        self._claimer = Claimer(context, handoff)
+        self._early = EarlyClaims(context.config.sweep_interval_s)
+        self._freed = FreedSeats(context, self._claimer, presence, self._early)
         self.last: SweepRecord | None = None
 
     @property
@@ -97,13 +103,35 @@ class Sweep:
             seats_withdrawn=not context.is_routable or context.shed_reason is not None,
         )
 
+    async def hear_freed(self, handles: Collection[str], *, gone_node: str | None = None) -> None:
+        """A peer gave these seats back: try those there is room for, although the counts may still say full.
+
+        Args:
+            gone_node: the peer gave its presence up first, so that the shares are larger by its part.
+        """
+        if self._rows is None or self._plan is None or self._withheld():
+            return
+        if gone_node is not None:
+            self._rows = [row for row in self._rows if row.node_id != gone_node]
+        try:
+            self._plan = plan(self._rows, tuple(self._seats()), self.me())
+        except Exception:  # noqa: BLE001 -- the next pass reports an unreadable list
+            return
+        established = await self._freed.claim(handles, self._plan)
+        if established and self.last is not None:
+            self._note(claimed=(*self.last.claimed, *established))
+
     def note_loss(self, handle: str, reason: str) -> None:
         """A seat is gone from here, in or after the pass."""
         if self.last is not None:
             self.last = dataclasses.replace(self.last, lost=(*self.last.lost, (handle, reason)))
 
-    async def sweep(self) -> SweepRecord:
-        """Run one pass. Never raises for the store, the seat list or a hook."""
+    async def sweep(self, *, is_early: bool = False) -> SweepRecord:
+        """Run one pass. Never raises for the store, the seat list or a hook.
+
+        Args:
+            is_early: it comes before its tick, so that what it wins is charged to the early claims.
+        """
         self.last = SweepRecord(at=self._context.clock.elapsed())
         if self._context.is_draining:
             return self._end(withheld="draining")
@@ -123,7 +151,7 @@ class Sweep:
         )
         self._tell_unplaceable(division)
         await self._give_back(division)
-        await self._claim(division, is_roster_fresh=is_roster_fresh)
+        await self._claim(division, is_roster_fresh=is_roster_fresh, is_early=is_early)
         return self._end()
 
     async def _look(self) -> None:
@@ -153,28 +181,30 @@ class Sweep:
         releases: list[asyncio.Task[bool]] = []
         for handle, reason in reasons.items():
             tenure = context.tenures.get(handle)
-            if tenure is None:
-                continue
+            if tenure is None or tenure.phase is not Phase.HELD:
+                continue  # one that is still being acquired is judged again once it is here
             # A busy seat leaves when its handler ends; the pass goes on without it.
             is_idle = not context.is_busy(handle)
             release = self._handoff.release(tenure, reason, is_voluntary=True, wait_s=limits.handoff_wait_s)
             task = context.tasks.start(release, f"release of {handle}")
             if is_idle:
                 releases.append(task)
-        await self._patiently(releases, context.config.sweep_interval_s)
+        await self._claimer.patiently(releases, context.config.sweep_interval_s)
 
-    async def _claim(self, division: Plan, *, is_roster_fresh: bool) -> None:
+    async def _claim(self, division: Plan, *, is_roster_fresh: bool, is_early: bool) -> None:
         context = self._context
+        limit = context.config.claims_per_sweep
+        if is_early:
+            limit = min(limit, self._early.left(context.clock.elapsed()))
         withheld = self._withheld()
         if withheld:
             if withheld == "behind":
                 _log.debug("seat_claims_withheld", reason=withheld)
             self._note(withheld=withheld)
             return
-        running, stuck = context.tenures.running(), context.tenures.stuck()
-        candidates = self._candidates(division, running, stuck, ())
-        if not candidates:
+        if not self._claimer.candidates(division):
             return
+        running, stuck = context.tenures.running(), context.tenures.stuck()
         if is_roster_fresh and allotment.is_fleet_full(division, running, stuck):
             self._note(is_fleet_full=True)
             return
@@ -182,48 +212,15 @@ class Sweep:
             hints = await context.leases.hints(context.config.node_id, SEAT)
         except Unavailable:
             hints = set[str]()
-        hinted = [handle for handle in candidates if seat_resource(handle) in hints]
-        candidates = self._candidates(division, running, stuck, hinted)
-        await self._claim_each(candidates, allotment.room(division, running, stuck), division)
-
-    async def _claim_each(self, candidates: Sequence[str], rooms: dict[Placement, int], division: Plan) -> None:
-        context = self._context
-        takes: list[tuple[str, asyncio.Task[bool]]] = []
-        for handle in candidates:
-            placement = division.placement_of(handle)
-            assert placement is not None, "a candidate is a seat of the plan"
-            if len(takes) >= context.config.claims_per_sweep or not context.may_take:
-                break
-            if rooms.get(placement, 0) <= 0:
-                continue
-            claimed: Claimed = asyncio.get_running_loop().create_future()
-            task = context.tasks.start(self._handoff.take(handle, claimed), f"taking {handle}")
-            try:
-                answer = await claimed
-            except Unavailable as error:
-                _log.warning("seat_claim_unavailable", seat=handle, error=str(error))
-                break
-            if isinstance(answer, Granted):
-                takes.append((handle, task))
-                rooms[placement] = rooms.get(placement, 0) - 1
-            elif isinstance(answer, ClaimRefused) and answer.reason == "protocol":
-                self._blocked(answer.floor)
-                break
-        else:
-            self._told_floor = None
-        await self._patiently([task for _, task in takes], context.ttl_s)
-        established = tuple(handle for handle, task in takes if task.done() and not task.cancelled() and task.result())
-        self._note(claimed=established)
-        if takes:
+        hinted = [seat.handle for seat in division.eligible if seat_resource(seat.handle) in hints]
+        won = await self._claimer.claim(self._claimer.candidates(division, hinted), division, limit)
+        self._tell_blocked(won.floor)
+        if is_early:
+            self._early.charge(context.clock.elapsed(), len(won.takes))
+        await self._claimer.patiently([task for _, task in won.takes], context.ttl_s)
+        self._note(claimed=won.established, blocked_by_protocol=won.floor)
+        if won.takes:
             await self._presence.advertise()
-
-    def _candidates(
-        self, division: Plan, running: Sequence[str], stuck: Sequence[str], hinted: Sequence[str]
-    ) -> list[str]:
-        context = self._context
-        now = context.clock.elapsed()
-        order = allotment.claim_order(division, running, stuck, hinted)
-        return [h for h in order if context.resting.get(h, now) <= now and context.tenures.get(h) is None]
 
     def _withheld(self) -> str:
         context = self._context
@@ -235,20 +232,8 @@ class Sweep:
             return "unserviceable"
         return "" if _ask(self._may_claim, "may_claim") else "behind"
 
-    async def _patiently(self, tasks: Sequence["asyncio.Task[bool]"], at_most_s: float) -> None:
-        """Wait for work that goes on by itself, up to a bound."""
-        if not tasks:
-            return
-        context = self._context
-        waiting = _wait_all(tasks)
-        try:
-            await context.tasks.within(waiting, at_most_s, context.clock.sleep, "seats on the move")
-        except TimeoutError:
-            _log.warning("seats_still_moving", seats=sum(not task.done() for task in tasks))
-
-    def _blocked(self, floor: int | None) -> None:
-        self._note(blocked_by_protocol=floor)
-        if floor != self._told_floor:
+    def _tell_blocked(self, floor: int | None) -> None:
+        if floor is not None and floor != self._told_floor:
             _log.warning("seat_claims_blocked_by_older_protocol", floor=floor)
         self._told_floor = floor
 
@@ -279,10 +264,6 @@ class Sweep:
             withheld=record.withheld,
         )
         return record
-
-
-async def _wait_all(tasks: Sequence["asyncio.Task[bool]"]) -> None:
-    await asyncio.wait(tasks)
 
 
 def _ask(question: Callable[[], bool], name: str) -> bool:

@@ -1,0 +1,98 @@
+"""Claiming several seats within the shares: one claim after the other, and the won seats established side by side."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from crewlet.ports.errors import Unavailable
+from crewlet.seats import allotment
+from crewlet.seats.context import HostContext
+from crewlet.seats.handoff import Claimed, Handoff
+from crewlet.seats.lease import ClaimRefused, Granted
+from crewlet.seats.placement import Plan
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """What a round of claims came to.
+
+    Attributes:
+        takes: the seats whose claim was won, each with the task that establishes it (True: established).
+        floor: the protocol floor that refused a claim and ended the round, or None.
+    """
+
+    takes: tuple[tuple[str, "asyncio.Task[bool]"], ...]
+    floor: int | None = None
+
+    @property
+    def established(self) -> tuple[str, ...]:
+        """The seats established by now."""
+        done = [(handle, task) for handle, task in self.takes if task.done() and not task.cancelled()]
+        return tuple(handle for handle, task in done if task.exception() is None and task.result())
+
+
+class Claimer:
+    """Makes claims for passes and for seats heard to be free. Each sees what the other has under way."""
+
+    def __init__(self, context: HostContext, handoff: Handoff) -> None:
+        self._context = context
+        self._handoff = handoff
+
+    def candidates(self, division: Plan, hinted: Sequence[str] = ()) -> list[str]:
+        """The seats worth a claim now, best first: in groups with room, not here already, and not resting."""
+        context = self._context
+        now = context.clock.elapsed()
+        order = allotment.claim_order(division, self._running(), context.tenures.stuck(), hinted)
+        return [h for h in order if context.resting.get(h, now) <= now and context.tenures.get(h) is None]
+
+    async def claim(self, candidates: Sequence[str], division: Plan, limit: int) -> Won:
+        """Claim in order until so many are won, a group's room is used up, or the store refuses to go on."""
+        context = self._context
+        takes: list[tuple[str, asyncio.Task[bool]]] = []
+        for handle in candidates:
+            if len(takes) >= limit or not context.may_take:
+                break
+            if handle in context.claims or not self._has_room(division, handle):
+                continue
+            claimed: Claimed = asyncio.get_running_loop().create_future()
+            task = context.tasks.start(self._handoff.take(handle, claimed), f"taking {handle}")
+            try:
+                answer = await claimed
+            except Unavailable as error:
+                _log.warning("seat_claim_unavailable", seat=handle, error=str(error))
+                break
+            if isinstance(answer, Granted):
+                takes.append((handle, task))
+            elif isinstance(answer, ClaimRefused) and answer.reason == "protocol":
+                return Won(tuple(takes), answer.floor)
+        return Won(tuple(takes))
+
+    async def patiently(self, tasks: Sequence["asyncio.Task[bool]"], at_most_s: float) -> None:
+        """Wait for seats that come or go, up to a bound; what takes longer goes on by itself."""
+        if not tasks:
+            return
+        context = self._context
+        try:
+            await context.tasks.within(_wait_all(tasks), at_most_s, context.clock.sleep, "seats on the move")
+        except TimeoutError:
+            _log.warning("seats_still_moving", seats=sum(not task.done() for task in tasks))
+
+    def _running(self) -> list[str]:
+        """What is run here or may be about to be, claims on their way included."""
+        context = self._context
+        running = context.tenures.running()
+        return [*running, *(handle for handle in context.claims if handle not in running)]
+
+    def _has_room(self, division: Plan, handle: str) -> bool:
+        placement = division.placement_of(handle)
+        if placement is None:
+            return False
+        return allotment.room(division, self._running(), self._context.tenures.stuck()).get(placement, 0) > 0
+
+
+async def _wait_all(tasks: Sequence["asyncio.Task[bool]"]) -> None:
+    await asyncio.wait(tasks)
