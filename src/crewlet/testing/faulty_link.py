@@ -1,0 +1,190 @@
+"""A TCP link to a broker that loses, alters and cuts what passes, whole protocol frames at a time.
+
+Put between a client and a real server it makes the faults that real networks make rarely: an answer that is lost after
+the request took effect, a request that never arrives, an error line, a sudden end.
+"""
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+_WITH_PAYLOAD = re.compile(rb"(?:MSG|HMSG|PUB|HPUB) ")
+
+Judge = Callable[["Frame"], "bytes | None"]
+"""Takes a frame and answers what passes in its stead: its own `raw`, other bytes, or None for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One operation of the protocol.
+
+    Attributes:
+        head: its first line, without the line end.
+        body: headers and payload, of the operations that carry any.
+    """
+
+    head: bytes
+    body: bytes | None = None
+
+    @property
+    def raw(self) -> bytes:
+        return self.head + b"\r\n" if self.body is None else self.head + b"\r\n" + self.body + b"\r\n"
+
+    @property
+    def carries_message(self) -> bool:
+        return self.body is not None
+
+    @property
+    def is_write_answer(self) -> bool:
+        """Whether it is the server's answer to a stored message."""
+        return self.head.startswith(b"MSG _INBOX.") and self.body is not None and b'"stream":' in self.body[:200]
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it is a message that a client sends to a bucket."""
+        return self.head.startswith(b"HPUB $KV.")
+
+    def with_payload(self, payload: bytes) -> bytes:
+        """A `MSG` frame like this one with another payload."""
+        words = self.head.split(b" ")
+        words[-1] = str(len(payload)).encode()
+        return b" ".join(words) + b"\r\n" + payload + b"\r\n"
+
+
+@dataclass(eq=False)
+class FaultyLink:
+    """A proxy in front of one server, whole until told otherwise. Use as an async context manager.
+
+    Attributes:
+        server_url: where it leads.
+        on_answer, on_request: judge what passes to the client and to the server.
+    """
+
+    server_url: str
+    on_answer: Judge = lambda frame: frame.raw
+    on_request: Judge = lambda frame: frame.raw
+    _server: asyncio.Server | None = None
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
+    _clients: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def heal(self) -> None:
+        """Let everything pass again."""
+        self.on_answer = self.on_request = lambda frame: frame.raw
+
+    def cut(self) -> None:
+        """End every connection that runs over the link. New ones may be made."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def inject(self, raw: bytes) -> None:
+        """Have the server seem to say this to every client."""
+        for writer in self._clients:
+            writer.write(raw)
+
+    def lose_answers(self, count: int) -> None:
+        """The next answers to writes never arrive; the writes take effect."""
+        self.on_answer = _first(count, lambda frame: frame.is_write_answer, lambda frame: None)
+
+    def answer_writes(self, count: int, payload: bytes) -> None:
+        """The next answers to writes say this instead; the writes take effect."""
+        self.on_answer = _first(count, lambda frame: frame.is_write_answer, lambda frame: frame.with_payload(payload))
+
+    def lose_writes(self, count: int) -> None:
+        """The next writes never arrive."""
+        self.on_request = _first(count, lambda frame: frame.is_write, lambda frame: None)
+
+    def lose_everything(self) -> None:
+        """No message passes in either direction, while the connection looks alive."""
+        self.on_answer = self.on_request = lambda frame: None if frame.carries_message else frame.raw
+
+    def lose_some(self, seed: int, share: float) -> None:
+        """Each message is lost with this probability, in either direction."""
+        dice = random.Random(seed)
+        self.on_answer = self.on_request = lambda frame: (
+            None if frame.carries_message and dice.random() < share else frame.raw
+        )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        address = urlsplit(self.server_url)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(address.hostname, address.port)
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, far_writer}
+        self._writers |= ends
+        self._clients.add(writer)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(far_reader, writer, self._judge_answer))
+                group.create_task(_pump(reader, far_writer, self._judge_request))
+        except* (OSError, EOFError):
+            pass
+        finally:
+            self._writers -= ends
+            self._clients.discard(writer)
+            for end in ends:
+                end.transport.abort()
+
+    def _judge_answer(self, frame: Frame) -> bytes | None:
+        return self.on_answer(frame)
+
+    def _judge_request(self, frame: Frame) -> bytes | None:
+        return self.on_request(frame)
+
+
+def _first(count: int, applies: Callable[[Frame], bool], judge: Judge) -> Judge:
+    """`judge` for the first `count` frames it applies to; every other passes."""
+    left = count
+
+    def judged(frame: Frame) -> bytes | None:
+        nonlocal left
+        if left > 0 and applies(frame):
+            left -= 1
+            return judge(frame)
+        return frame.raw
+
+    return judged
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, judge: Judge) -> None:
+    """Raises EOFError at the end, so that both directions end together."""
+    while True:
+        head = (await reader.readuntil(b"\r\n"))[:-2]
+        body: bytes | None = None
+        if _WITH_PAYLOAD.match(head):
+            body = (await reader.readexactly(int(head.rpartition(b" ")[2]) + 2))[:-2]
+        passed = judge(Frame(head, body))
+        if passed is not None:
+            writer.write(passed)
+            await writer.drain()
