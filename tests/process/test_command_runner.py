@@ -1,0 +1,263 @@
+"""Command seats with real programs: what they are given, what they may say, and that nothing of them stays."""
+
+import asyncio
+import json
+import math
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_kit import ENV, children, is_running, python, until
+
+from crewlet.adapters.process import LocalPrograms
+from crewlet.adapters.system.clock import SystemClock
+from crewlet.company.model import CommandRunner, Seat
+from crewlet.mail.envelope import Envelope
+from crewlet.ports.errors import Fenced
+from crewlet.ports.mail import MessageTooLarge, NoMailbox
+from crewlet.ports.term import Term
+from crewlet.seats.fence import SeatFence
+from crewlet.turns.runners import CommandTurns, ProgramBroke, minimal_env
+from crewlet.turns.turn import OutgoingMail, Turn, TurnResult
+
+pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+
+
+class _Bench:
+    """A command seat, its turns and what came of them."""
+
+    def __init__(self) -> None:
+        self.clock = SystemClock()
+        self.programs = LocalPrograms()
+        self.fence = SeatFence(Term("seat:alice", "node-a:1", 7), self.clock, math.inf)
+        self.sent: list[OutgoingMail] = []
+        self.shown: list[str] = []
+        self.refuse_with: Exception | None = None
+
+    async def _send(self, mail: OutgoingMail) -> str:
+        self.fence.check()
+        if self.refuse_with is not None:
+            raise self.refuse_with
+        self.sent.append(mail)
+        return f"m{len(self.sent)}"
+
+    def turn(self, command: CommandRunner, *, body: str = "hi") -> Turn:
+        mail = Envelope(
+            id="e1",
+            type="external_notification",
+            timestamp="2030-01-01T00:00:00Z",
+            source="seat:bob",
+            to="alice",
+            body=body,
+            conversation="c1",
+            payload={"n": 1},
+        )
+        note = Envelope(id="e2", type="observed", timestamp="2030-01-01T00:00:01Z", source="program")
+        seat = Seat("alice", runner=command)
+        return Turn("t1", "w1", seat, [mail, note], self.fence, self._send, self.shown.append)
+
+    async def run(
+        self,
+        *steps: str,
+        command: tuple[str, ...] | None = None,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        linger_s: float = 10.0,
+        body: str = "hi",
+    ) -> TurnResult:
+        runner = CommandTurns(self.programs, clock=self.clock, base_env=ENV, default_cwd="/", linger_s=linger_s)
+        spec = CommandRunner(command or python("answer.py", *steps), env or {}, cwd, timeout_s)
+        return await runner.run(self.turn(spec, body=body))
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[_Bench]:
+    before = children()
+    made = _Bench()
+    yield made
+    assert made.programs.running == frozenset()
+    assert children() <= before
+
+
+async def test_a_program_reads_its_mail_sends_a_reply_and_ends_with_an_outcome(bench: _Bench) -> None:
+    assert await bench.run() == TurnResult("delivered", "sent m1")
+    assert bench.sent == [OutgoingMail("bob", "done", conversation="c1")]
+    assert bench.shown == ["working on 2 messages"]
+
+
+async def test_a_program_is_given_its_mail_its_term_and_a_small_environment(bench: _Bench, tmp_path: Path) -> None:
+    env = {"MODEL": "small", "CREWLET_SEAT": "mallory"}
+    await bench.run("echo", "outcome:no_action", env=env, cwd=str(tmp_path))
+    given: dict[str, Any] = json.loads(bench.shown[0])
+    assert given["start"] == {
+        "v": 1,
+        "seat": "alice",
+        "turn_id": "t1",
+        "work_key": "w1",
+        "triggers": ["e1"],
+        "mail": [
+            {
+                "id": "e1",
+                "type": "external_notification",
+                "source": "seat:bob",
+                "to": "alice",
+                "subject": "",
+                "body": "hi",
+                "conversation": "c1",
+                "timestamp": "2030-01-01T00:00:00Z",
+                "payload": {"n": 1},
+            },
+            {
+                "id": "e2",
+                "type": "observed",
+                "source": "program",
+                "to": "",
+                "subject": "",
+                "body": "",
+                "conversation": "",
+                "timestamp": "2030-01-01T00:00:01Z",
+                "payload": {},
+            },
+        ],
+        "term": {"resource": "seat:alice", "owner": "node-a:1", "epoch": 7, "good_until": None},
+    }
+    expected = {
+        **ENV,
+        "MODEL": "small",
+        "CREWLET_SEAT": "alice",
+        "CREWLET_TURN_ID": "t1",
+        "CREWLET_TERM_RESOURCE": "seat:alice",
+        "CREWLET_TERM_OWNER": "node-a:1",
+        "CREWLET_TERM_EPOCH": "7",
+    }
+    given["env"].pop("LC_CTYPE", None)  # the interpreter's own doing in the C locale
+    assert given["env"] == expected
+    assert given["cwd"] == str(tmp_path)
+
+
+def test_of_the_nodes_environment_only_three_variables_are_passed_on() -> None:
+    node = {"PATH": "/bin", "HOME": "/root", "LANG": "C", "NATS_TOKEN": "secret", "CREWLET_PAGE_FD": "3"}
+    assert minimal_env(node) == {"PATH": "/bin", "HOME": "/root", "LANG": "C"}
+    assert minimal_env({"PATH": "/bin"}) == {"PATH": "/bin"}
+
+
+async def test_mail_larger_than_a_pipe_reaches_the_program(bench: _Bench) -> None:
+    assert await bench.run("outcome:no_action", body="x" * 1_000_000) == TurnResult("no_action", "as asked")
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind", "says"),
+    [
+        (["say:Loading model..."], "program_bad_line", "not JSON: 'Loading model...'"),
+        (["say:[1]"], "program_bad_line", "not a JSON object"),
+        (['say:{"hello": 1}'], "program_bad_line", "not exactly one of"),
+        (['say:{"progress": "a", "outcome": "failed"}'], "program_bad_line", "not exactly one of"),
+        (['say:{"outcome": "stopped"}'], "program_bad_line", "stopped"),
+        (['say:{"send": {"to": "bob"}}'], "program_bad_line", "body"),
+        (["flood"], "program_flooded", "a line of more than"),
+        (["exit:0"], "program_without_outcome", "exited without an outcome"),
+        (["stray", "exit:4"], "program_failed", "exited with code 4; it said: Traceback-ish words on stderr"),
+        (["kill:6"], "program_failed", "ended by signal 6"),
+    ],
+)
+async def test_a_program_that_breaks_is_named_and_its_mail_may_come_back(
+    bench: _Bench, steps: list[str], kind: str, says: str
+) -> None:
+    with pytest.raises(ProgramBroke) as broke:
+        await bench.run(*steps)
+    assert broke.value.kind == kind
+    assert says in str(broke.value)
+    assert not broke.value.reached_outside
+
+
+@pytest.mark.parametrize("last", [["exit:0"], ["exit:4"], ["say:rubbish"], ["flood"]])
+async def test_a_program_that_breaks_after_mail_was_accepted_has_reached_outside(
+    bench: _Bench, last: list[str]
+) -> None:
+    with pytest.raises(ProgramBroke) as broke:
+        await bench.run("send:bob", *last)
+    assert broke.value.reached_outside
+
+
+@pytest.mark.parametrize(
+    ("command", "cwd", "says"),
+    [(("no-such-program",), None, "was not found"), (("true",), "/no/such/folder", "/no/such/folder is missing")],
+)
+async def test_a_program_that_cannot_start_breaks_the_turn(
+    bench: _Bench, command: tuple[str, ...], cwd: str | None, says: str
+) -> None:
+    with pytest.raises(ProgramBroke, match=says) as broke:
+        await bench.run(command=command, cwd=cwd)
+    assert broke.value.kind == "program_not_started"
+    assert not broke.value.reached_outside
+
+
+async def test_a_program_that_takes_too_long_is_ended_and_named(bench: _Bench) -> None:
+    with pytest.raises(ProgramBroke, match=r"no outcome within 0\.3 s") as broke:
+        await bench.run("sleep:60", timeout_s=0.3)
+    assert broke.value.kind == "program_timed_out"
+
+
+async def test_a_program_that_only_closes_its_output_is_ended_and_named(bench: _Bench) -> None:
+    with pytest.raises(ProgramBroke, match="went on running") as broke:
+        await bench.run("close", "sleep:60", linger_s=0.1)
+    assert broke.value.kind == "program_without_outcome"
+
+
+@pytest.mark.parametrize("refusal", [NoMailbox("no mailbox"), MessageTooLarge("too large")])
+async def test_a_refused_send_is_answered_with_its_reason_and_the_program_goes_on(
+    bench: _Bench, refusal: Exception
+) -> None:
+    bench.refuse_with = refusal
+    assert await bench.run("send:bob", "outcome:blocked") == TurnResult("blocked", "as asked")
+    assert json.loads(bench.shown[0]) == {"refused": {"reason": str(refusal)}}
+
+
+@pytest.mark.parametrize("last", ["exit:5", "sleep:60"])
+async def test_an_outcome_stands_however_the_program_ends_after_it(bench: _Bench, last: str) -> None:
+    assert await bench.run("outcome:delivered", last, linger_s=0.2) == TurnResult("delivered", "as asked")
+
+
+async def test_what_a_program_left_running_ends_with_the_turn_and_holds_nothing_up(bench: _Bench) -> None:
+    with pytest.raises(ProgramBroke) as broke:
+        await bench.run("leave", "exit:0")
+    assert broke.value.kind == "program_without_outcome"
+    assert not is_running(int(bench.shown[0]))
+
+
+async def test_a_cancelled_turn_has_seen_all_its_processes_end(bench: _Bench) -> None:
+    turn = asyncio.create_task(bench.run("leave", "sleep:60"))
+    await until(lambda: bool(bench.shown))
+    turn.cancel()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    assert bench.programs.running == frozenset()
+    assert not is_running(int(bench.shown[0]))
+
+
+async def test_the_fence_is_checked_before_a_program_starts(bench: _Bench, tmp_path: Path) -> None:
+    bench.fence.close("lease_lost")
+    with pytest.raises(Fenced):
+        await bench.run(f"mark:{tmp_path / 'started'}", "outcome:delivered")
+    assert not (tmp_path / "started").exists()
+
+
+async def test_the_fence_is_checked_before_each_send(bench: _Bench) -> None:
+    turn = asyncio.create_task(bench.run("echo", "sleep:0.2", "send:bob", "outcome:delivered"))
+    await until(lambda: bool(bench.shown))
+    bench.fence.close("lease_lost")
+    with pytest.raises(Fenced):
+        await turn
+    assert bench.sent == []
+    assert bench.programs.running == frozenset()
+
+
+async def test_a_flood_of_progress_is_thinned_out_for_people(bench: _Bench) -> None:
+    flood = """read start; i=0; while [ $i -lt 500 ]; do echo '{"progress":"p"}'; i=$((i+1)); done"""
+    script = flood + """; echo '{"outcome":"no_action"}'"""
+    assert await bench.run(command=("sh", "-c", script)) == TurnResult("no_action")
+    assert 1 <= len(bench.shown) < 250
