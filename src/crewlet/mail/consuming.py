@@ -1,131 +1,23 @@
 """The loop that turns a feed of deliveries into handler calls and outcomes into settlements.
 
 Decides when to fetch (holds, quiesce, pause, the lease's deadline), what a handler sees, and what its answer means. It
-leaves the wire to a `Feed`; the broker's adapter and the in-memory twin each bring one.
+leaves the wire to a `Feed`.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable
 
 import structlog
 
 from crewlet.mail.batching import Partition, clamped, in_stream_order, nak_delay_s, partitions
+from crewlet.mail.feed import Feed
+from crewlet.mail.switchboard import Switchboard
 from crewlet.ports.clock import Clock
-from crewlet.ports.errors import NotLive
 from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Handler, Nak, Outcome, Subscription
-
-PULL_EXPIRY_S = 1.5
-"""How long one pull may stay open. Short, so that a pull lost with a broker is soon asked again."""
 
 BROKEN_PASS_PAUSE_S = 1.0
 
 log = structlog.get_logger()
-
-
-class Feed(Protocol):
-    """One attachment's end of the wire. `take` has one caller at a time; the others may come from elsewhere.
-
-    Attributes:
-        on_arrival: called when a delivery has come, asked for or not; set by the attachment.
-    """
-
-    on_arrival: Callable[[], None]
-
-    @property
-    def in_hand(self) -> int:
-        """Deliveries taken and not settled."""
-        ...
-
-    @property
-    def pull_expiry_s(self) -> float:
-        """How long one `take` may wait."""
-        ...
-
-    async def take(self, count: int, wait_s: float) -> Sequence[Delivery]:
-        """Up to `count` deliveries. With `wait_s` 0 only what lies ready; empty when there is nothing.
-
-        It answers empty, after a pause of its own, when the broker did not answer, and at once when it is closing.
-        """
-        ...
-
-    def leftovers(self) -> Sequence[Delivery]:
-        """Deliveries that have come and that no `take` has answered with; they are not kept for the next one."""
-        ...
-
-    async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle for good, confirmed within a bound. Failure is logged: the mail comes back after its window."""
-        ...
-
-    async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
-        """Hand back in the order given; returns when the broker has taken each, or within a bound."""
-        ...
-
-    async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand back at once those whose own ack window is surely still running, once each; forget the others."""
-        ...
-
-    async def bury(self, delivery: Delivery, reason: str) -> None:
-        """Dead-letter, then ack. Where the first is not confirmed the delivery goes back instead."""
-        ...
-
-    def forget(self, deliveries: Sequence[Delivery]) -> None:
-        """Let go without a word to the broker."""
-        ...
-
-    def prolong(self) -> None:
-        """Give each delivery in hand that is not being settled a fresh window, in the background."""
-        ...
-
-    def stop(self) -> None:
-        """Open no pull any more; a `take` that waits answers empty at once."""
-        ...
-
-    async def close(self) -> None:
-        """Stop, prove that none is open, and hand back what came unasked.
-
-        Raises:
-            DetachUnproven: the proof is missing; a further call tries again.
-        """
-        ...
-
-
-class Switchboard:
-    """What all attachments of one mail instance share: whether it lives, whether it is paused, who is handling."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.is_live = False
-        self.is_paused = False
-        self.attachments: dict[int, Consumer] = {}
-        self._clock = clock
-        self._handlers = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def require_live(self) -> None:
-        if not self.is_live:
-            raise NotLive("this mail instance is not started, or was stopped")
-
-    def set_paused(self, is_paused: bool) -> None:
-        self.is_paused = is_paused
-        for attachment in list(self.attachments.values()):
-            attachment.look_again()
-
-    def handler_began(self) -> None:
-        self._handlers += 1
-        self._idle.clear()
-
-    def handler_ended(self) -> None:
-        self._handlers -= 1
-        if self._handlers == 0:
-            self._idle.set()
-
-    async def wait_for_handlers(self, timeout_s: float | None) -> int:
-        if timeout_s is None:
-            await self._idle.wait()
-        else:
-            await either(self._idle.wait(), self._clock.sleep(timeout_s))
-        return self._handlers
 
 
 class Consumer:
@@ -242,10 +134,13 @@ class Consumer:
             self._is_closing = True
             self._feed.stop()
             self.look_again()
-            await self._feed.give_back_late(self._drop_waiting())
             if not self.is_handling:
                 await self._until_settled_down()
-            await self._feed.close()
+            try:
+                await self._feed.close()
+            finally:
+                # Only now: while a pull of ours was open, what goes back would have come straight to it.
+                await self._feed.give_back_late(in_stream_order([*self._drop_waiting(), *self._feed.leftovers()]))
             self._is_detached = True
             self._switchboard.attachments.pop(id(self), None)
             return True
@@ -337,14 +232,17 @@ class Consumer:
 
     def _drop_waiting(self) -> list[Delivery]:
         waiting, self._waiting = self._waiting, []
-        return in_stream_order(waiting)
+        return waiting
 
     async def _hand_back(self, begun: Iterable[Delivery]) -> None:
         """Everything not finished goes back at once, in stream order, so that the inbox looks as it did before."""
+        if self._is_closing:
+            self._waiting.extend(begun)  # the detach hands it back, after its pulls are closed
+            return
         back = in_stream_order([*begun, *self._drop_waiting(), *self._feed.leftovers()])
         if not back:
             return
-        if self._is_closing or self._clock.elapsed() >= self._good_until:
+        if self._clock.elapsed() >= self._good_until:
             await self._feed.give_back_late(back)
         else:
             await self._feed.give_back(back, 0.0)
@@ -405,14 +303,3 @@ class Consumer:
             self._feed.forget(partition)
         else:
             await self._feed.give_back_late(in_stream_order(partition))
-
-
-async def either(first: Coroutine[Any, Any, Any], second: Coroutine[Any, Any, Any]) -> None:
-    """Wait until one of two waits ends; the other is cancelled and seen to end."""
-    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -18,8 +18,8 @@ from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
 from crewlet.adapters.nats.pulls import Pulls
 from crewlet.adapters.nats.streams import NS, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
-from crewlet.mail.batching import NAK_CAP_S, in_stream_order
-from crewlet.mail.consuming import PULL_EXPIRY_S
+from crewlet.mail.batching import NAK_CAP_S
+from crewlet.mail.feed import PULL_EXPIRY_S
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import CrewletError, NotLive, Unavailable
 from crewlet.ports.mail import Delivery, DetachUnproven, Subscription
@@ -45,6 +45,7 @@ class Held:
         reply: the newest delivery's reply subject.
         window_ends: the reading of `Clock.elapsed` before which the broker surely hands it to nobody else.
         is_prolonged: in the set that renewals extend; left for ever before the first ack or nak.
+        is_given_back: a nak is on its way, so that the next delivery of the message is a new one, not this one again.
     """
 
     delivery: Delivery
@@ -52,6 +53,7 @@ class Held:
     headers: dict[str, str]
     window_ends: float
     is_prolonged: bool = True
+    is_given_back: bool = False
 
     @property
     def mark(self) -> Mark:
@@ -127,16 +129,19 @@ class NatsFeed:
         word = NAK if delay_s <= 0 else NAK + b" " + json.dumps({"delay": round(delay_s * NS)}).encode()
         ends = self._clock.elapsed() + SETTLE_BUDGET_S
         for one in self._stop_prolonging(deliveries):
+            one.is_given_back = True
             if not await self._say(one, word, budget_s=ends - self._clock.elapsed()):
                 self._log.warning("mail_hand_back_unconfirmed", ids=[one.delivery.id])
-            self._hand.pop(one.delivery.sequence, None)
+            self._let_go(one)
 
     async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
         margin_s = min(1.0, self._window_s / 10)
+        is_answering = True
         for one in self._stop_prolonging(deliveries):
-            if self._clock.elapsed() < one.window_ends - margin_s:
-                await self._say(one, NAK, budget_s=0.0)
-            self._hand.pop(one.delivery.sequence, None)
+            if is_answering and self._clock.elapsed() < one.window_ends - margin_s:
+                one.is_given_back = True
+                is_answering = await self._say(one, NAK, budget_s=0.0)
+            self._let_go(one)
 
     async def bury(self, delivery: Delivery, reason: str) -> None:
         held = self._hand.get(delivery.sequence)
@@ -170,7 +175,6 @@ class NatsFeed:
         if self._pulls.doubt_s is not None:
             await self._dispel_doubt(self._pulls.doubt_s)
         await self._pulls.close()
-        await self.give_back_late(in_stream_order(self.leftovers()))
         if wake is not None and wake not in self._woken:
             await self._remove(wake)
 
@@ -185,7 +189,7 @@ class NatsFeed:
             return
         window_ends = sent_at + self._window_s
         held = self._hand.get(sequence)
-        if held is not None and held.delivery.published_at == published_at:
+        if held is not None and held.delivery.published_at == published_at and not held.is_given_back:
             # Its window ran out while it was in hand: the same work, under a new name for settling it.
             held.reply, held.window_ends = message.reply, window_ends
             return
@@ -200,6 +204,10 @@ class NatsFeed:
         self._hand[sequence] = Held(delivery, message.reply, headers, window_ends)
         self._arrived.append(delivery)
         self.on_arrival()
+
+    def _let_go(self, held: Held) -> None:
+        if self._hand.get(held.delivery.sequence) is held:
+            del self._hand[held.delivery.sequence]
 
     def _stop_prolonging(self, deliveries: Sequence[Delivery]) -> list[Held]:
         held = [one for delivery in deliveries if (one := self._hand.get(delivery.sequence)) is not None]

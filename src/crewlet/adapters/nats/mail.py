@@ -11,8 +11,9 @@ from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
 from crewlet.adapters.nats.streams import NS, STREAMS, ensure_stream, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers
-from crewlet.mail.consuming import Consumer, Switchboard
+from crewlet.mail.consuming import Consumer
 from crewlet.mail.patterns import check_message
+from crewlet.mail.switchboard import Switchboard, Switched
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse, Unavailable
@@ -164,9 +165,9 @@ class NatsMail:
         self._switchboard.require_live()
         return await self._switchboard.wait_for_handlers(timeout_s)
 
-    async def _let_go(self, attachment: Consumer) -> None:
+    async def _let_go(self, attachment: Switched) -> None:
         try:
             async with asyncio.timeout(STOP_BUDGET_S):
                 await attachment.let_go()
         except (DetachUnproven, TimeoutError) as error:
-            log.warning("mail_stop_unproven", group=attachment.subscription.group, error=repr(error))
+            log.warning("mail_stop_unproven", error=repr(error))

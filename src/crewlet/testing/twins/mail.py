@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from crewlet.mail.batching import in_stream_order
-from crewlet.mail.consuming import Consumer, Switchboard, either
+from crewlet.mail.consuming import Consumer
 from crewlet.mail.patterns import check_message
+from crewlet.mail.switchboard import Switchboard, either
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import (
@@ -64,7 +64,7 @@ class TwinMail:
             try:
                 await attachment.let_go()
             except DetachUnproven as error:
-                log.warning("mail_stop_unproven", group=attachment.subscription.group, error=repr(error))
+                log.warning("mail_stop_unproven", error=repr(error))
 
     async def publish(
         self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str] | None = None
@@ -255,7 +255,6 @@ class TwinFeed:
         if self._pull is not None:
             self._broker.close_pull(self._subscription, self._pull)
             self._collect(self._pull)
-        await self.give_back_late(in_stream_order(self.leftovers()))
 
     async def _fill(self, count: int, wait_s: float) -> None:
         """Keep one pull open until it is answered or expires. A pull that nobody collects keeps what it got."""

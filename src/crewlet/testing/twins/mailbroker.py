@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from crewlet.mail.consuming import PULL_EXPIRY_S
+from crewlet.mail.feed import PULL_EXPIRY_S
 from crewlet.mail.patterns import check_group, is_topic, matcher
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Misuse

@@ -1,0 +1,69 @@
+"""What the attachments of one mail instance share."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import NotLive
+
+
+class Switched(Protocol):
+    """An attachment, as far as the switchboard needs one."""
+
+    def look_again(self) -> None:
+        """Something that gates fetching changed."""
+        ...
+
+    async def let_go(self) -> bool:
+        """Detach, whether or not the mail instance still lives."""
+        ...
+
+
+class Switchboard:
+    """Whether the mail instance lives, whether it is paused, what is attached, and who is handling."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.is_live = False
+        self.is_paused = False
+        self.attachments: dict[int, Switched] = {}
+        self._clock = clock
+        self._handlers = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def require_live(self) -> None:
+        if not self.is_live:
+            raise NotLive("this mail instance is not started, or was stopped")
+
+    def set_paused(self, is_paused: bool) -> None:
+        self.is_paused = is_paused
+        for attachment in list(self.attachments.values()):
+            attachment.look_again()
+
+    def handler_began(self) -> None:
+        self._handlers += 1
+        self._idle.clear()
+
+    def handler_ended(self) -> None:
+        self._handlers -= 1
+        if self._handlers == 0:
+            self._idle.set()
+
+    async def wait_for_handlers(self, timeout_s: float | None) -> int:
+        if timeout_s is None:
+            await self._idle.wait()
+        else:
+            await either(self._idle.wait(), self._clock.sleep(timeout_s))
+        return self._handlers
+
+
+async def either(first: Coroutine[Any, Any, Any], second: Coroutine[Any, Any, Any]) -> None:
+    """Wait until one of two waits ends; the other is cancelled and seen to end."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
