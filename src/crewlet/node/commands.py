@@ -8,6 +8,7 @@ from crewlet.mail.outbox import Outbox, UnknownSeat
 from crewlet.node.status import MailOutcome, SentMail
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
+from crewlet.ports.mail import MessageTooLarge
 
 MAX_MAIL_BYTES = 1_048_576
 """A body larger than this is refused to its sender."""
@@ -43,6 +44,8 @@ class Commands:
         """
         if message_id is not None and (not message_id.strip() or len(message_id) > MAX_ID_CHARS):
             raise Misuse(f"a message id has 1 to {MAX_ID_CHARS} characters")
+        if (size := len(body.encode())) > MAX_MAIL_BYTES:
+            raise MessageTooLarge(f"the mail has {size} bytes; {MAX_MAIL_BYTES} are allowed")
         envelope = Envelope(
             id=message_id or self.entropy.uuid(),
             type="external_notification",

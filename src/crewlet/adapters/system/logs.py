@@ -25,7 +25,10 @@ def configure_logs(*, level: str = "info", form: Literal["json", "console"] = "j
     if form == "json":
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        # The plain formatter: the rich one prints local variables, which may hold secrets.
+        processors.append(
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        )
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
