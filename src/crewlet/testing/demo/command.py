@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from crewlet.adapters.system.logs import configure_logs
 from crewlet.supervisor.spawn import become_subreaper
 from crewlet.testing.demo import DemoOptions
 from crewlet.testing.demo.documents import NoDocuments, find_documents
@@ -30,6 +31,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def demonstrate(options: DemoOptions) -> int:
     """See `crewlet.testing.demo.run`."""
     stream = sys.stderr if options.json else sys.stdout
+    configure_logs(level="error", form="console")  # its own client of the broker has nothing to tell a watcher
     become_subreaper()
     with as_file(files("crewlet.examples") / "docs_desk") as example:
         try:

@@ -14,21 +14,22 @@ from crewlet.testing.demo.fleet import DemoFailed, DemoNode
 from crewlet.testing.demo.judge import Fault
 
 POLL_S = 0.1
-MEET_A_PROGRAM_S = 5.0
+MEET_A_RUN_S = 6.0
+LOOK_EVERY_S = 0.02
 BROKER_BACK_S = 30.0
 
 
-async def kill(node: DemoNode) -> Fault:
-    """SIGKILL a node while a program of it runs. Its parent and its broker stay."""
-    process = await _at_work(node)
+async def kill(node: DemoNode, is_at_work: Callable[[], bool]) -> Fault:
+    """SIGKILL a node in the middle of a run. Its parent and its broker stay."""
+    process = await _meet(node, is_at_work)
     at = boottime()
     os.kill(process.pid, signal.SIGKILL)
     return Fault("killed", node.id, at, at)
 
 
-async def freeze(node: DemoNode, *, for_s: float, say: Callable[[str], None]) -> Fault:
-    """SIGSTOP a node and its programs, but not its parent; then SIGCONT what is left of them."""
-    process = await _at_work(node)
+async def freeze(node: DemoNode, is_at_work: Callable[[], bool], *, for_s: float, say: Callable[[str], None]) -> Fault:
+    """SIGSTOP a node in the middle of a run, and its programs, not its parent; then SIGCONT what is left of them."""
+    process = await _meet(node, is_at_work)
     at = boottime()
     stopped = processes.stop_tree(process)
     try:
@@ -59,20 +60,19 @@ async def restart_broker(node: DemoNode) -> Fault:
     raise DemoFailed(f"the broker member beside node {node.id} was not back {BROKER_BACK_S:g} s after its SIGTERM")
 
 
-async def _at_work(node: DemoNode) -> psutil.Process:
-    """The node's process, at a moment when it runs a program if one comes along soon.
+async def _meet(node: DemoNode, is_at_work: Callable[[], bool]) -> psutil.Process:
+    """The node's process, in the middle of a run if one comes along soon.
 
     Raises:
         DemoFailed: the node does not run.
     """
-    until = boottime() + MEET_A_PROGRAM_S
-    while True:
-        process = node.process
-        if process is not None and (len(processes.tree(process)) > 1 or boottime() >= until):
-            return process
-        if boottime() >= until:
-            raise DemoFailed(f"node {node.id} does not run: {node.last_words()}")
-        await asyncio.sleep(POLL_S / 2)
+    process = node.process
+    if process is None:
+        raise DemoFailed(f"node {node.id} does not run: {node.last_words()}")
+    until = boottime() + MEET_A_RUN_S
+    while not is_at_work() and boottime() < until:
+        await asyncio.sleep(LOOK_EVERY_S)
+    return process
 
 
 def _answers(port: int) -> bool:

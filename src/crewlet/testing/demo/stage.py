@@ -6,15 +6,17 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import psutil
 
 from crewlet.ports.errors import CrewletError, Unavailable
+from crewlet.supervisor.page import boottime
 from crewlet.testing.demo import api, faults
 from crewlet.testing.demo.documents import Library
 from crewlet.testing.demo.evidence import StoreReader, Trails
 from crewlet.testing.demo.feeder import Feeder
-from crewlet.testing.demo.fleet import LEASE_TTL_S, DemoFailed, Fleet
+from crewlet.testing.demo.fleet import DWELL_S, LEASE_TTL_S, DemoFailed, Fleet
 from crewlet.testing.demo.judge import Completion, Evidence, Fault
 from crewlet.testing.demo.progress import Progress, Scene
 from crewlet.testing.demo.trail import runs_of
@@ -90,10 +92,11 @@ class Stage:
             killed, frozen, restarted = random.Random(self.seed).sample(self.fleet.nodes, k=3)
             async with self._struck(killed.id, "killed"):
                 self.progress.say(f"SIGKILL to node {killed.id}")
-                self.faults.append(await faults.kill(killed))
+                self.faults.append(await faults.kill(killed, partial(self._is_at_work, killed.id)))
             async with self._struck(frozen.id, "frozen"):
                 self.progress.say(f"SIGSTOP to node {frozen.id} and its programs, for {FREEZE_S:g} s")
-                self.faults.append(await faults.freeze(frozen, for_s=FREEZE_S, say=self.progress.say))
+                at_work = partial(self._is_at_work, frozen.id)
+                self.faults.append(await faults.freeze(frozen, at_work, for_s=FREEZE_S, say=self.progress.say))
             self.progress.say(f"SIGTERM to the broker member beside {restarted.id}")
             self.faults.append(await faults.restart_broker(restarted))
             self.progress.say(f"the broker member is back after {self.faults[-1].until - self.faults[-1].at:.1f} s")
@@ -179,6 +182,18 @@ class Stage:
     def _sent(self) -> set[str]:
         lines = (line for found in self._trails.read().values() for line in found)
         return {send.id for send in self._feeder.sends} | {line.sent_id for line in lines if line.sent_id}
+
+    def _is_at_work(self, node_id: str) -> bool:
+        """Whether a seat of that node is well inside a run, by its own evidence."""
+        now = boottime()
+        for lines in self._trails.read().values():
+            newest = lines[-1] if lines else None
+            if newest is None or newest.phase == "end" or newest.owner.rpartition(":")[0] != node_id:
+                continue
+            began = next((line.boottime for line in reversed(lines) if line.phase == "begin"), now)
+            if now - newest.boottime < DWELL_S / 2 and 0.1 * DWELL_S < now - began < 0.6 * DWELL_S:
+                return True
+        return False
 
     def _urls(self) -> list[str]:
         """Of the nodes that nothing was done to."""
