@@ -37,7 +37,6 @@ class _Bench:
         self.refuse_with: Exception | None = None
 
     async def _send(self, mail: OutgoingMail) -> str:
-        self.fence.check()
         if self.refuse_with is not None:
             raise self.refuse_with
         self.sent.append(mail)
@@ -261,3 +260,20 @@ async def test_a_flood_of_progress_is_thinned_out_for_people(bench: _Bench) -> N
     script = flood + """; echo '{"outcome":"no_action"}'"""
     assert await bench.run(command=("sh", "-c", script)) == TurnResult("no_action")
     assert 1 <= len(bench.shown) < 250
+
+
+@pytest.mark.parametrize(
+    ("language", "interpreter", "ends"),
+    [
+        ("sh", "sh", TurnResult("no_action", "nothing for me")),
+        ("python", sys.executable, TurnResult("delivered")),
+    ],
+)
+async def test_the_examples_of_the_documentation_run_as_they_are(
+    bench: _Bench, tmp_path: Path, language: str, interpreter: str, ends: TurnResult
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-protocol.md").read_text()
+    program = tmp_path / "program"
+    program.write_text(page.split(f"```{language}\n", 1)[1].split("```", 1)[0])
+    assert await bench.run(command=(interpreter, str(program))) == ends
+    assert [mail.body for mail in bench.sent] == (["got 2 characters"] if language == "python" else [])
