@@ -12,6 +12,7 @@ from crewlet.ports.term import Term
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.lease import ClaimRefused, ClaimResult, Granted, Lease, seat_resource
 from crewlet.seats.leases import LeaseStore
+from crewlet.seats.presence import StatusSource
 from crewlet.testing.virtual import VirtualClock
 
 ALL_ROLES = frozenset({"data", "ingress", "seats", "workers"})
@@ -275,6 +276,7 @@ def rig(
     node_id: str = "a",
     ttl_s: float = 30.0,
     can_lapse: bool = True,
+    status: StatusSource | None = None,
     **config: Any,
 ) -> Rig:
     """A host that is not started. `config` goes to `HostConfig`."""
@@ -299,6 +301,7 @@ def rig(
         may_claim=lambda: not _broken_or(behind),
         can_route=lambda: not _broken_or(unroutable),
         on_beat=lambda: beats.append(clock.elapsed()),
+        status=status,
         on_freed=lambda handles: freed[-1](handles) if freed else None,
     )
     return Rig(fleet, leases, hooks, deadline, company, company_of, host, clock, behind, unroutable, beats, freed)

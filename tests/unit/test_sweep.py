@@ -561,3 +561,80 @@ async def test_a_release_is_told_once_the_store_and_the_counts_say_so() -> None:
     await r.host.drain()
     assert told == [(("a",), None, 1), (("b",), None, None)]
     await r.host.stop()
+
+
+@pytest.mark.proves("SW-33")
+@in_virtual_time
+async def test_a_status_that_takes_too_long_is_left_out_and_presence_goes_on() -> None:
+    takes_s = [0.0]
+
+    async def status() -> dict[str, object]:
+        await asyncio.sleep(takes_s[0])
+        return {"config_epoch": 7}
+
+    r = rig(seats_of("a"), status=status)
+    await r.host.start()
+    await asyncio.sleep(9)
+    row = r.fleet.live("node:a")
+    assert row is not None and row.meta["status"] == {"config_epoch": 7}
+    takes_s[0] = 1000.0
+    await asyncio.sleep(200)
+    row = r.fleet.live("node:a")
+    assert row is not None and "status" not in row.meta and r.host.presence_held()
+    await r.host.stop()
+
+
+def satellite(releases_per_sweep: int = 2) -> Rig:
+    """A satellite in a company where z0 and z1 ask for one, and a0 and a1 run anywhere."""
+    pinned = Placement(labels=(("kind", "sat"),))
+    seats = [*seats_of("a0", "a1"), *seats_of("z0", "z1", placement=pinned)]
+    return rig(seats, node_id="s1", labels={"kind": "sat"}, releases_per_sweep=releases_per_sweep)
+
+
+@pytest.mark.proves("SW-16")
+@in_virtual_time
+async def test_the_least_constrained_group_gives_back_first() -> None:
+    r = satellite(releases_per_sweep=1)
+    await r.host.start()
+    assert len(r.host.held()) == 4
+    peer_row(r.fleet, "s2", labels={"kind": "sat"})
+    peer_row(r.fleet, "core")
+    await passes(r, 2)
+    assert r.hooks.releases() == ["a0 rebalance voluntary", "z0 rebalance voluntary"]
+    await r.host.stop()
+
+
+@pytest.mark.proves("SW-18")
+@in_virtual_time
+async def test_a_stuck_seat_is_charged_first_and_to_its_own_group() -> None:
+    r = satellite()
+    fleet = r.fleet
+    r.hooks.fails_release.add("z0")
+    await r.host.start()
+    await r.host.give_back("z0", "unprepared")
+    peer_row(fleet, "s2", labels={"kind": "sat"})
+    await passes(r)
+    assert list(r.host.held()) == ["a1"]
+    given_back = [call for call in r.hooks.releases() if not call.startswith("z0")]
+    assert given_back == ["a0 rebalance voluntary", "z1 rebalance voluntary"]
+    await r.host.stop()
+
+
+@pytest.mark.proves("SW-17")
+@in_virtual_time
+async def test_a_stuck_pinned_seat_takes_up_the_share_of_its_group() -> None:
+    r = satellite()
+    fleet = r.fleet
+    r.hooks.fails_release.add("z0")
+    peer_row(fleet, "s2", labels={"kind": "sat"})
+    fleet.steal("a0")
+    fleet.steal("a1")
+    await r.host.start()
+    assert list(r.host.held()) == ["z0"]
+    await r.host.give_back("z0", "unprepared")
+    fleet.drop("seat:a0")
+    fleet.drop("seat:a1")
+    await passes(r, 3)
+    assert list(r.host.held()) == ["a0"]
+    assert "z1" not in r.leases.claims()
+    await r.host.stop()

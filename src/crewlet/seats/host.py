@@ -27,7 +27,7 @@ from crewlet.seats.heartbeat import Heartbeat
 from crewlet.seats.leases import LeaseStore
 from crewlet.seats.noderow import NodeRow
 from crewlet.seats.pace import SweepPace
-from crewlet.seats.presence import Presence
+from crewlet.seats.presence import Presence, StatusSource
 from crewlet.seats.sweep import Sweep
 from crewlet.seats.sweep import SweepRecord as SweepRecord
 from crewlet.seats.tenure import Phase, Tenures
@@ -59,6 +59,7 @@ class SeatHost:
         may_claim: False while the node's copy of the records is behind: it keeps its seats and claims none.
         can_route: False while the node cannot serve its seats' calls at all: it gives every seat back.
         on_beat: called as the heartbeat turns, for a watchdog.
+        status: facts for the presence row, read at each heartbeat (see `Presence`).
         on_freed: called with seats just given back, for a broadcast; peers pass it to `hear_freed`.
     """
 
@@ -77,10 +78,11 @@ class SeatHost:
         can_route: Callable[[], bool] = _yes,
         on_beat: Callable[[], None] = _nothing,
         on_freed: Callable[[Sequence[str]], None] = _tell_nobody,
+        status: StatusSource | None = None,
     ) -> None:
         tenures = Tenures(clock, deadline, can_lapse=leases_can_lapse)
         self._context = HostContext(config, leases, hooks, clock, entropy, tenures, leases_can_lapse)
-        self._presence = Presence(self._context, self._me)
+        self._presence = Presence(self._context, self._me, status)
         self._handoff = Handoff(self._context, self._presence, self._note_loss, on_freed)
         self._sweep = Sweep(
             self._context,

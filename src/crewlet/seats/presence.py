@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -16,15 +16,21 @@ _log = structlog.get_logger()
 
 _RETRY_S = 1.0
 
+StatusSource = Callable[[], Awaitable[Mapping[str, Any]]]
+
 
 class Presence:
     """Claims, renews and gives up `node:{id}`.
 
     Args:
         row: this node as its peers should count it now.
+        status: facts about the node that ride on each heartbeat's renewal, under `status`. One that takes longer than a
+            quarter of the beat, or raises, is left out.
     """
 
-    def __init__(self, context: HostContext, row: Callable[[], NodeRow]) -> None:
+    def __init__(self, context: HostContext, row: Callable[[], NodeRow], status: StatusSource | None = None) -> None:
+        self._status_source = status
+        self._status: Mapping[str, Any] | None = None
         self._context = context
         self._row = row
         self._resource = node_resource(context.config.node_id)
@@ -43,7 +49,8 @@ class Presence:
 
     def meta(self) -> dict[str, Any]:
         """What the presence row says at this moment."""
-        return {**meta_from_row(self._row()), "draining": self._context.is_draining}
+        meta = {**meta_from_row(self._row()), "draining": self._context.is_draining}
+        return meta if self._status is None else {**meta, "status": dict(self._status)}
 
     async def renew(self) -> None:
         """Renew it, or claim it where it is not held. A node that gave its presence up stays out.
@@ -63,6 +70,7 @@ class Presence:
         own claim the fleet counts one node less, and moves seats for it.
         """
         clock = self._context.clock
+        self._status = await self._read_status()
         await self.renew()
         while not self.is_held and not self._is_given_up and clock.elapsed() + _RETRY_S < until:
             await clock.sleep(_RETRY_S)
@@ -89,6 +97,17 @@ class Presence:
         """Undo `give_up`: the next renewal claims it again."""
         self._is_given_up = False
 
+    async def _read_status(self) -> Mapping[str, Any] | None:
+        if self._status_source is None:
+            return None
+        context = self._context
+        try:
+            reading = _as_coroutine(self._status_source())
+            return await context.tasks.within(reading, context.period_s / 4, context.clock.sleep, "node status")
+        except Exception as error:  # noqa: BLE001 -- presence goes on whatever the node's code does
+            _log.warning("node_status_not_published", error=str(error) or type(error).__name__)
+            return None
+
     async def _renew(self) -> None:
         context = self._context
         if self._is_given_up:
@@ -107,3 +126,7 @@ class Presence:
             self._epoch, self._sent_at, self._advertised = claim.lease.epoch, sent_at, meta
         else:
             _log.debug("node_presence_refused", node=context.config.node_id, holder=claim.holder)
+
+
+async def _as_coroutine(status: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return await status
