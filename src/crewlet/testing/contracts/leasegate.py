@@ -7,6 +7,7 @@ from crewlet.ports.errors import Misuse
 from crewlet.seats.gate import IDLE_S
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.seats.leases import LeaseStore
+from crewlet.seats.records import LeaseRecord, encode, key_of
 from crewlet.testing.contracts.leases import raises
 from crewlet.testing.contracts.leaseworld import LeasesWorld, granted, refused
 from crewlet.testing.faults import Call
@@ -105,9 +106,10 @@ async def the_gate_lifts_with_the_last_lower_lease(world: LeasesWorld) -> None:
 
 async def a_gated_claim_costs_the_same_with_many_leases(world: LeasesWorld) -> None:
     few = await _calls_of_twenty_claims(world, "few")
-    filler = world.store()
-    for start in range(0, 2_000, 200):
-        await asyncio.gather(*(filler.claim(f"seat:fill{n}", "f:1") for n in range(start, start + 200)))
+    value = encode(LeaseRecord(owner="f:1", epoch=1, protocol=LEASE_PROTOCOL))
+    for start in range(0, 2_000, 50):
+        keys = [key_of(f"seat:fill{n}") for n in range(start, start + 50)]
+        await asyncio.gather(*(world.leases.create(key, value) for key in keys))
     many = await _calls_of_twenty_claims(world, "many")
     assert abs(many - few) <= 20 * 20
     assert many <= 20 * 8
