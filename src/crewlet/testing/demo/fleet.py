@@ -1,5 +1,6 @@
 """Three nodes on this machine, each under its own `crewlet up`, with a cluster of three broker members."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -137,23 +138,20 @@ class Fleet:
         now = [process for process in processes.descendants() if process not in self._strangers]
         self._known = processes.live({*self._known, *now})
 
-    def drain(self, timeout_s: float) -> list[str]:
+    async def drain(self, timeout_s: float) -> list[str]:
         """SIGTERM every `up` and wait. Returns sentences about those that did not end well."""
-        running = [node for node in self.nodes if node.up is not None and node.up.poll() is None]
-        for node in running:
-            assert node.up is not None
-            node.up.send_signal(signal.SIGTERM)
-        complaints: list[str] = []
+        running = [(node, node.up) for node in self.nodes if node.up is not None and node.up.poll() is None]
+        for _, up in running:
+            up.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
-        for node in running:
-            assert node.up is not None
-            try:
-                code = node.up.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+        while any(up.poll() is None for _, up in running) and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        complaints: list[str] = []
+        for node, up in running:
+            if up.returncode is None:
                 complaints.append(f"node {node.id} did not drain within {timeout_s:g} s: {node.last_words()}")
-                continue
-            if code != 0:
-                complaints.append(f"node {node.id} drained with exit code {code}: {node.last_words()}")
+            elif up.returncode != 0:
+                complaints.append(f"node {node.id} drained with exit code {up.returncode}: {node.last_words()}")
         return complaints
 
     def left(self) -> list[psutil.Process]:

@@ -157,7 +157,7 @@ class Stage:
     async def _leave(self) -> None:
         self.progress.say("the fleet drains")
         self.fleet.remember()
-        self.complaints += await asyncio.to_thread(self.fleet.drain, DRAIN_S)
+        self.complaints += await self.fleet.drain(DRAIN_S)
         left = self.fleet.left()
         self.complaints += [f"process {process.pid} was left behind by its node" for process in left]
 
