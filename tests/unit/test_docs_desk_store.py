@@ -61,6 +61,15 @@ def test_a_busy_store_is_a_reason_to_try_again(tmp_path: Path, monkeypatch: pyte
             Store(tmp_path, term(1)).publish("a.md", "y")
 
 
+def test_a_busy_seat_keeps_no_other_seat_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LOCK_WAIT_S", 0.0)
+    Store(tmp_path, term(1, "seat:editor-1")).publish("a.md", "x")
+    (lock,) = (tmp_path / "fences").glob("*.lock")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        Store(tmp_path, term(1, "seat:editor-2")).publish("b.md", "y")
+
+
 def test_a_report_written_again_is_the_same_report_and_leaves_no_scraps(tmp_path: Path) -> None:
     kept = {LINKS: FOUND, PROSE: READ}
     Store(tmp_path, term(1)).publish("a/b.md", editor.report(kept))

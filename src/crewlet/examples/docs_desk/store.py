@@ -67,7 +67,7 @@ class Store:
         """Hold the resource's lock with the term proven not to be stale. The check and the write are one step."""
         fence = self._root / "fences" / self._term.resource.replace(":", ".").replace("/", ".")
         fence.parent.mkdir(parents=True, exist_ok=True)
-        with fence.with_suffix(".lock").open("w") as lock:
+        with fence.with_name(f"{fence.name}.lock").open("w") as lock:
             _lock(lock.fileno())
             highest = int(fence.read_text("ascii")) if fence.exists() else 0
             if self._term.epoch < highest:
