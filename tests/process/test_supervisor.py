@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,21 +48,33 @@ if is_first:
     detach(linger)
     def hop():
         while True:  # always on the move: each process leaves a successor in a new session and ends
+            os.write(hops, b".")
             if os.fork():
                 os._exit(0)
             os.setsid()
-    detach(hop)
+    hops = os.open(here / "hops", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for _ in range(4):
+        detach(hop)
+    while os.fstat(hops).st_size < 40:
+        time.sleep(0.01)
     tell("brood")
 time.sleep(600)
 """
 
 
-def test_a_killed_node_leaves_nothing_behind_before_the_next_one_starts(start: Start) -> None:
+def has_stopped_growing(path: Path) -> bool:
+    size = path.stat().st_size
+    time.sleep(0.2)
+    return path.stat().st_size == size
+
+
+def test_a_killed_node_leaves_nothing_behind_before_the_next_one_starts(tmp_path: Path, start: Start) -> None:
     up = start(BROOD)
     up.told("brood")
     first = up.node()
     os.kill(first, signal.SIGKILL)
     assert up.told("strangers") == "[]"
+    assert has_stopped_growing(tmp_path / "hops")
     assert up.node(1) != first
     assert "node ended with signal 9" in up.said()
 

@@ -51,19 +51,19 @@ def test_the_parent_loads_nothing_but_the_standard_library() -> None:
 
 def test_what_cannot_be_killed_is_named_and_not_waited_for_again() -> None:
     code = """
-import subprocess, sys, time
+import os, sys
 from crewlet.supervisor import proof
 from crewlet.supervisor.spawn import become_subreaper, spawn
 become_subreaper()
 sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
 stuck, other = spawn(sleeper, env={}), spawn(sleeper, env={})
-kill = proof._kill
-proof._kill = lambda process: None if process.pid == stuck.pid else kill(process)
-first = proof.end_all((), timeout_s=0.2)
+kill = os.kill
+os.kill = lambda pid, number: None if pid == stuck.pid else kill(pid, number)
+first = proof.end_all((), stuck_s=0.2)
 print(first.is_proven, [left.pid == stuck.pid for left in first.left], first.reaped == {other.pid: -9})
-second = proof.end_all((), given_up={stuck.pid}, timeout_s=600)
+second = proof.end_all((), given_up={stuck.pid}, stuck_s=600)
 print(second.is_proven, second.left)
-proof._kill = kill
+os.kill = kill
 third = proof.end_all(())
 print(third.is_proven, third.reaped == {stuck.pid: -9})
 """

@@ -9,17 +9,20 @@ above it. Double forks, new sessions and fork storms change nothing in that.
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-_FIRST_PAUSE_S = 0.0005
-_LONGEST_PAUSE_S = 0.01
+_PAUSE_S = 0.001
+_END_POLL_S = 0.01
+_FAST_ROUNDS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A process that SIGKILL did not end in time."""
+    """A process that SIGKILL did not end in time, or the newest of a storm that outran the killing."""
 
     pid: int
     name: str
@@ -54,7 +57,12 @@ class _Process:
 
 
 def end_all(
-    spare: Collection[int], *, given_up: Collection[int] = (), group: int | None = None, timeout_s: float = 2.0
+    spare: Collection[int],
+    *,
+    given_up: Collection[int] = (),
+    group: int | None = None,
+    stuck_s: float = 2.0,
+    timeout_s: float = 30.0,
 ) -> Proof:
     """Kill every descendant of this process and wait until none is left.
 
@@ -62,30 +70,29 @@ def end_all(
         spare: children that live on, with whatever they started.
         given_up: children that an earlier call could not end: killed again, not waited for.
         group: a process group to kill first. It saves a scan; where there is no `/proc` it is all there is.
-        timeout_s: how long to go on.
+        stuck_s: how long a child may take to die of SIGKILL before it is left.
+        timeout_s: how long to go on against children that keep making others.
     """
     reaped: dict[int, int] = {}
     if group is not None:
         _kill_group(group)
     if sys.platform != "linux":
-        return _end_child(group, reaped, timeout_s)
+        return _end_child(group, reaped, stuck_s)
+    hunt = _Hunt(frozenset(spare), reaped)
     deadline = time.monotonic() + timeout_s
-    pause_s = _FIRST_PAUSE_S
     while True:
-        family = _family(spare)
-        children = [process for process in family if process.ppid == os.getpid()]
-        waited_for = [process for process in children if process.pid not in given_up]
-        for process in family:
-            _kill(process)
-        for process in children:
-            _reap(process.pid, reaped)
-        if not waited_for:
-            return Proof(not children, (), reaped)
-        if time.monotonic() >= deadline:
-            left = tuple(Left(p.pid, p.name, p.state) for p in waited_for if p.pid not in reaped)
-            return Proof(False, left, reaped)
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        hunt.strike_children()
+        dying = hunt.strike_family()
+        if dying is None:
+            return Proof(True, (), reaped)
+        waited_for = [child for child in dying if child.pid not in given_up]
+        now = time.monotonic()
+        # A child reaped just now may have left another to us since: only a walk that meets none is the proof.
+        is_stuck = not hunt.has_reaped and all(hunt.is_stuck(child.pid, stuck_s) for child in waited_for)
+        if is_stuck or now >= deadline:
+            return Proof(False, tuple(Left(child.pid, child.name, child.state) for child in waited_for), reaped)
+        if not hunt.has_found:
+            time.sleep(_PAUSE_S)
 
 
 def reap_orphans(spare: Collection[int]) -> frozenset[int]:
@@ -106,29 +113,80 @@ def reap_orphans(spare: Collection[int]) -> frozenset[int]:
     return frozenset(reaped)
 
 
-def _family(spare: Collection[int]) -> list[_Process]:
-    """Every descendant, children first, except the spared and theirs."""
-    by_parent: dict[int, list[_Process]] = {}
-    for process in _scan().values():
-        if process.pid not in spare:
-            by_parent.setdefault(process.ppid, []).append(process)
-    found: list[_Process] = []
-    parents = [os.getpid()]
-    while parents:
-        children = by_parent.pop(parents.pop(), [])
-        found += children
-        parents += [child.pid for child in children]
-    return found
+class _Hunt:
+    """Rounds of killing.
 
+    What runs away by forking lives for a millisecond or less at each number, so a process is killed at the moment it
+    is seen, and our own children, found in one read, are killed many times as often as all of `/proc` is walked.
+    """
 
-def _scan() -> dict[int, _Process]:
-    found: dict[int, _Process] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            process = _look(int(name))
-            if process is not None:
-                found[process.pid] = process
-    return found
+    def __init__(self, spare: frozenset[int], reaped: dict[int, int]) -> None:
+        self.has_found = False
+        """Whether the last walk met a process for the first time."""
+        self.has_reaped = False
+        """Whether the last walk's children ended."""
+        self._me = os.getpid()
+        self._spare = spare
+        self._reaped = reaped
+        self._struck_at: dict[int, float] = {}
+        self._children_file = f"/proc/self/task/{threading.get_native_id()}/children"
+
+    def strike_children(self) -> None:
+        """Kill and reap the children of this thread, again and again while new ones turn up."""
+        for _ in range(_FAST_ROUNDS):
+            try:
+                with open(self._children_file, "rb") as file:
+                    pids = [pid for pid in map(int, file.read().split()) if pid not in self._spare]
+            except OSError:
+                return  # a kernel without the file; the walk does it alone
+            is_new = False
+            for pid in pids:
+                is_new |= self._strike(pid)
+            for pid in pids:
+                self._reap(pid)
+            if not is_new:
+                return
+
+    def strike_family(self) -> list[_Process] | None:
+        """Walk `/proc` once and kill every descendant as it is met. Reaps only after the walk.
+
+        Returns:
+            Our own children among them that have yet to die; None when there was no descendant as the walk began.
+        """
+        self.has_found = self.has_reaped = False
+        family = {self._me}
+        children: list[_Process] = []
+        for name in os.listdir("/proc"):
+            process = _look(int(name)) if name.isdigit() else None
+            if process is None or process.ppid not in family or process.pid in self._spare:
+                continue
+            family.add(process.pid)
+            if process.ppid == self._me:
+                children.append(process)
+                self.has_found |= self._strike(process.pid)
+            else:
+                _kill(process)
+        dying = [child for child in children if not self._reap(child.pid)]
+        self.has_reaped = len(dying) < len(children)
+        return dying if children else None
+
+    def is_stuck(self, pid: int, stuck_s: float) -> bool:
+        """Whether a child has outlived its kill for so long."""
+        return time.monotonic() - self._struck_at[pid] >= stuck_s
+
+    def _strike(self, pid: int) -> bool:
+        """Kill a child of ours, whose number is its own until we reap it. True when it is the first time."""
+        with suppress(OSError):  # not ours to kill: then it shows among those left
+            os.kill(pid, signal.SIGKILL)
+        is_new = pid not in self._struck_at
+        self._struck_at.setdefault(pid, time.monotonic())
+        return is_new
+
+    def _reap(self, pid: int) -> bool:
+        has_ended = _reap(pid, self._reaped)
+        if has_ended:
+            self._struck_at.pop(pid, None)
+        return has_ended
 
 
 def _look(pid: int) -> _Process | None:
@@ -193,5 +251,5 @@ def _end_child(pid: int | None, reaped: dict[int, int], timeout_s: float) -> Pro
     while pid is not None and not _reap(pid, reaped):
         if time.monotonic() >= deadline:
             return Proof(False, (Left(pid, "?", "?"),), reaped)
-        time.sleep(_LONGEST_PAUSE_S)
+        time.sleep(_END_POLL_S)
     return Proof(False, (), reaped)
