@@ -2,6 +2,9 @@
 
 import asyncio
 import base64
+import math
+import random
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -14,7 +17,8 @@ from crewlet.adapters.nats.translate import ApiError, parse_headers
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.ports.clock import Clock
-from crewlet.testing.contracts.mailworld import DeadLetter, LiveMail
+from crewlet.ports.mail import Ack, BatchOptions, Delivery, Outcome, Subscription
+from crewlet.testing.contracts.mailworld import DeadLetter, LiveMail, until, until_backlog
 from crewlet.testing.twins.mail import TwinBroker, TwinMail
 from crewlet.testing.virtual import VirtualClock
 
@@ -131,3 +135,35 @@ async def nats_world(
 ) -> AsyncGenerator[NatsWorld]:
     async with AsyncExitStack() as stack:
         yield NatsWorld(urls, stack, delivery_budget=delivery_budget, ack_window_s=ack_window_s, replicas=replicas)
+
+
+async def flap(
+    world: NatsWorld, inbox: Subscription, *, flaps: int, events: int, seed: int, options: BatchOptions | None = None
+) -> Counter[str]:
+    """Attach and detach at random instants from two clients while mail flows; what each event was handled."""
+    rng = random.Random(seed)
+    nodes = [await world.client(), await world.client()]
+    sender = await world.client()
+    await sender.ensure_subscription(inbox)
+    handled: Counter[str] = Counter()
+
+    async def handler(deliveries: Sequence[Delivery]) -> Outcome:
+        handled.update(delivery.id for delivery in deliveries)
+        return Ack()
+
+    async def load() -> None:
+        for number in range(events):
+            await sender.publish(inbox.topic, b"x", message_id=f"e{number}")
+
+    loading = asyncio.create_task(load())
+    for number in range(flaps):
+        attachment = await nodes[number % 2].attach(inbox, handler, good_until=math.inf, options=options)
+        await asyncio.sleep(rng.uniform(0.0, 0.005))
+        attachment.quiesce()
+        await until(world, lambda attachment=attachment: not attachment.is_handling)
+        await attachment.detach()
+    await loading
+    await nodes[0].attach(inbox, handler, good_until=math.inf, options=options)
+    await until(world, lambda: len(handled) == events)
+    await until_backlog(world, sender, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
+    return handled

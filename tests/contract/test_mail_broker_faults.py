@@ -2,14 +2,12 @@
 
 import asyncio
 import math
-import random
-from collections import Counter
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mail_worlds import NatsWorld, nats_world
+from mail_worlds import flap, nats_world
 from nats.errors import OutboundBufferLimitError
 
 from crewlet.adapters.nats import attachment as attachment_module
@@ -28,38 +26,6 @@ pytestmark = pytest.mark.real
 def server(tmp_path: Path) -> Generator[Server]:
     with one_server(tmp_path) as running:
         yield running
-
-
-async def flap(
-    world: NatsWorld, inbox: Subscription, *, flaps: int, events: int, seed: int, options: BatchOptions | None = None
-) -> Counter[str]:
-    """Attach and detach at random instants from two clients while mail flows; what each event was handled."""
-    rng = random.Random(seed)
-    nodes = [await world.client(), await world.client()]
-    sender = await world.client()
-    await sender.ensure_subscription(inbox)
-    handled: Counter[str] = Counter()
-
-    async def handler(deliveries: Sequence[Delivery]) -> Outcome:
-        handled.update(delivery.id for delivery in deliveries)
-        return Ack()
-
-    async def load() -> None:
-        for number in range(events):
-            await sender.publish(inbox.topic, b"x", message_id=f"e{number}")
-
-    loading = asyncio.create_task(load())
-    for number in range(flaps):
-        attachment = await nodes[number % 2].attach(inbox, handler, good_until=math.inf, options=options)
-        await asyncio.sleep(rng.uniform(0.0, 0.005))
-        attachment.quiesce()
-        await until(world, lambda attachment=attachment: not attachment.is_handling)
-        await attachment.detach()
-    await loading
-    await nodes[0].attach(inbox, handler, good_until=math.inf, options=options)
-    await until(world, lambda: len(handled) == events)
-    await until_backlog(world, sender, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
-    return handled
 
 
 @pytest.mark.parametrize("options", [None, BatchOptions(max_messages=10, partition_key=key)], ids=["one", "ten"])

@@ -2,21 +2,20 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import structlog
 
 from crewlet.adapters.nats.attachment import NatsFeed
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
-from crewlet.adapters.nats.streams import NS, STREAMS, ensure_stream, stream_of
+from crewlet.adapters.nats.streams import STREAMS, ensure_stream, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers
 from crewlet.mail.consuming import Consumer
 from crewlet.mail.patterns import check_message
 from crewlet.mail.switchboard import Switchboard, Switched
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
-from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.ports.errors import Misuse
 from crewlet.ports.mail import (
     Attachment,
     Backlog,
@@ -101,7 +100,7 @@ class NatsMail:
 
     async def ensure_subscription(self, subscription: Subscription) -> bool:
         self._switchboard.require_live()
-        return await self._consumers.ensure(subscription)
+        return (await self._consumers.ensure(subscription)).is_new
 
     async def delete_subscription(self, subscription: Subscription) -> bool:
         self._switchboard.require_live()
@@ -125,17 +124,13 @@ class NatsMail:
         options: BatchOptions | None = None,
     ) -> Attachment:
         self._switchboard.require_live()
-        await self._consumers.ensure(subscription)
-        info = await self._consumers.info(subscription)
-        if info is None:
-            raise Unavailable(f"the subscription {subscription} is being deleted")
-        config: dict[str, Any] = info["config"]
+        ensured = await self._consumers.ensure(subscription)
         feed = NatsFeed(
             self._connection,
             self._entropy,
             self._consumers,
             subscription,
-            window_s=int(config["ack_wait"]) / NS,
+            window_s=ensured.ack_window_s,
             delivery_budget=self._delivery_budget,
         )
         await feed.open()

@@ -46,6 +46,14 @@ def readable(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Ensured:
+    """A consumer that is there: whether this call made it, and the window its deliveries really have."""
+
+    is_new: bool
+    ack_window_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Consumers:
     """The consumers of the broker behind one connection.
 
@@ -59,7 +67,7 @@ class Consumers:
     ack_window_s: float
     last_cover: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
 
-    async def ensure(self, subscription: Subscription) -> bool:
+    async def ensure(self, subscription: Subscription) -> Ensured:
         """Make the consumer if it is not there, and mend one that would lose mail or give it back too soon.
 
         Raises:
@@ -70,12 +78,12 @@ class Consumers:
         found = await self.info(subscription)
         if found is None:
             if await self._create(stream, subscription):
-                return True
+                return Ensured(is_new=True, ack_window_s=self.ack_window_s)
             found = await self.info(subscription)
         if found is None:
             raise Unavailable(f"the subscription {subscription} is being deleted")
         await self._mend(stream, subscription, found["config"])
-        return False
+        return Ensured(is_new=False, ack_window_s=max(self.ack_window_s, int(found["config"]["ack_wait"]) / NS))
 
     async def info(self, subscription: Subscription, *, budget_s: float = 5.0) -> Reply | None:
         """What the consumer's leader says of it, or None when there is none."""

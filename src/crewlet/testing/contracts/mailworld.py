@@ -1,14 +1,15 @@
 """What the mail contract's checks run in: a broker, as many clients as a check wants, and a look behind the port."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from crewlet.ports.clock import Clock
+from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Ack, Backlog, Delivery, Mail, Outcome, Subscription
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 LONG_S = 3600.0
 
 
@@ -117,11 +118,13 @@ async def until_backlog(
 ) -> Backlog:
     """Wait until what lies on a subscription is as wanted."""
     ends = world.clock.elapsed() + PATIENCE_S
+    backlog: Backlog | None = None
     while True:
-        backlog = await mail.waiting(subscription)
-        assert backlog is not None, "the subscription is gone"
-        if is_so(backlog):
-            return backlog
+        with suppress(Unavailable):
+            backlog = await mail.waiting(subscription)
+            assert backlog is not None, "the subscription is gone"
+            if is_so(backlog):
+                return backlog
         assert world.clock.elapsed() < ends, f"the backlog stays {backlog}"
         await world.clock.sleep(0.01)
 

@@ -1,0 +1,84 @@
+"""Mail on three members: the contract's core, flaps, and a consumer's leader that goes away."""
+
+import asyncio
+import functools
+import math
+from collections.abc import Awaitable, Callable, Generator
+
+import pytest
+from mail_worlds import flap, nats_world
+
+from crewlet.adapters.nats.jsapi import ask
+from crewlet.mail import topics
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import Subscription
+from crewlet.testing.brokers import Cluster, three_members
+from crewlet.testing.contracts import mail as contract
+from crewlet.testing.contracts import mailbatches as batches
+from crewlet.testing.contracts.mailworld import Desk, MakeWorld, send, until, until_backlog
+
+pytestmark = [pytest.mark.cluster, pytest.mark.real]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
+    with three_members(tmp_path_factory.mktemp("mail-cluster")) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        contract.a_deferral_returns_at_the_head_and_quiesces,
+        contract.a_detach_does_not_wait_and_a_late_deferral_harms_nobody,
+        contract.mail_to_nobody_is_refused_and_does_not_burn_its_id,
+        contract.a_delete_takes_the_mail_and_spares_the_sibling,
+        contract.a_listing_names_every_pair_exactly,
+        contract.after_a_detach_no_pull_is_open,
+        contract.an_unprolonged_delivery_goes_to_the_next_reader,
+        contract.every_hand_back_costs_one_delivery,
+        batches.a_deferred_partition_stops_its_batch,
+    ],
+    ids=lambda check: check.__name__,
+)
+async def test_three_members_keep_the_contract(cluster: Cluster, check: Callable[[MakeWorld], Awaitable[None]]) -> None:
+    await check(functools.partial(nats_world, cluster.urls, replicas=3))
+
+
+async def test_a_hundred_flaps_lose_and_double_nothing(cluster: Cluster) -> None:
+    async with nats_world(cluster.urls, ack_window_s=300.0, replicas=3) as world:
+        inbox = Subscription(world.topic("inbox"), "g")
+        handled = await flap(world, inbox, flaps=100, events=200, seed=3)
+        assert set(handled.values()) == {1}
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+async def test_a_consumers_leader_that_goes_away_leaves_nobody_deaf(cluster: Cluster, how: str) -> None:
+    async with nats_world(cluster.urls, replicas=3) as world:
+        mail, sender = await world.client(), await world.client()
+        inboxes = [topics.inbox(f"{how}-{number}") for number in range(6)]
+        desks = [Desk() for _ in inboxes]
+        for inbox, desk in zip(inboxes, desks, strict=True):
+            await _patiently(lambda inbox=inbox, desk=desk: mail.attach(inbox, desk, good_until=math.inf))
+        info = await ask(world.connections[0], f"CONSUMER.INFO.CREWLET_AGENT.{inboxes[0].group}")
+        leader = cluster.index(info["cluster"]["leader"])
+        await asyncio.to_thread(cluster.kill if how == "kill" else cluster.terminate, leader)
+        try:
+            for inbox in inboxes:
+                await _patiently(lambda inbox=inbox: send(sender, inbox.topic, "e1"))
+            await until(world, lambda: all(desk.ids[-1:] == ["e1"] for desk in desks), within_s=40.0)
+        finally:
+            await asyncio.to_thread(cluster.restart, leader)
+        for inbox in inboxes:
+            await until_backlog(world, sender, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
+
+
+async def _patiently(act: Callable[[], Awaitable[object]]) -> None:
+    """An election may outlast a call's own budget; every call here may be repeated."""
+    for attempt in range(6):
+        try:
+            await act()
+            return
+        except Unavailable:
+            if attempt == 5:
+                raise
