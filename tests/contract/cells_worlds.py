@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -57,10 +58,19 @@ class LocalWorld:
 
 
 class NatsWorld:
-    """Cells of a real broker, its restart given."""
+    """Cells of a real broker. It restarts on `thread`, which must outlive it: a broker dies with its starter."""
 
-    def __init__(self, urls: tuple[str, ...], *, replicas: int, restart: Callable[[], None], stack: AsyncExitStack):
+    def __init__(
+        self,
+        urls: tuple[str, ...],
+        *,
+        replicas: int,
+        restart: Callable[[], None],
+        thread: Executor,
+        stack: AsyncExitStack,
+    ) -> None:
         self.urls = urls
+        self._thread = thread
         self._replicas = replicas
         self._restart = restart
         self._stack = stack
@@ -89,4 +99,4 @@ class NatsWorld:
         await asyncio.sleep(seconds)
 
     async def restart(self) -> None:
-        await asyncio.to_thread(self._restart)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._restart)

@@ -1,6 +1,7 @@
 """The cells' contract on every implementation."""
 
 from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def thread() -> Generator[Executor]:
+    with ThreadPoolExecutor(1) as lasting:
+        yield lasting
+
+
 class TestLocalCells(CellsContract):
     @pytest.fixture
     def world(self) -> LocalWorld:
@@ -39,19 +46,19 @@ class TestLocalCellsInAFile(CellsContract):
 @pytest.mark.real
 class TestNatsCells(CellsContract, CellsOverNetworkContract):
     @pytest.fixture
-    async def world(self, server: Server) -> AsyncGenerator[NatsWorld]:
+    async def world(self, server: Server, thread: Executor) -> AsyncGenerator[NatsWorld]:
         async with AsyncExitStack() as stack:
-            yield NatsWorld(server.urls, replicas=1, restart=server.restart, stack=stack)
+            yield NatsWorld(server.urls, replicas=1, restart=server.restart, thread=thread, stack=stack)
 
 
 @pytest.mark.real
 @pytest.mark.cluster
 class TestNatsCellsOfThreeMembers(CellsContract, CellsOverNetworkContract):
     @pytest.fixture
-    async def world(self, cluster: Cluster) -> AsyncGenerator[NatsWorld]:
+    async def world(self, cluster: Cluster, thread: Executor) -> AsyncGenerator[NatsWorld]:
         def roll() -> None:
             for member in range(3):
                 cluster.restart(member)
 
         async with AsyncExitStack() as stack:
-            yield NatsWorld(cluster.urls, replicas=3, restart=roll, stack=stack)
+            yield NatsWorld(cluster.urls, replicas=3, restart=roll, thread=thread, stack=stack)

@@ -83,10 +83,10 @@ class FaultyLink:
         if self._server is not None:
             self._server.close()
         self.cut()
-        for task in list(self._tasks):
-            task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            _, late = await asyncio.wait(self._tasks, timeout=5.0)
+            for task in late:
+                task.cancel()
 
     @property
     def url(self) -> str:

@@ -163,8 +163,8 @@ class Connection:
         if size > self._link.max_payload:
             raise too_large(size, self._link.max_payload)
         try:
-            return await self._link.request(
-                subject, payload, timeout=timeout_s, headers=dict(headers) if headers else None
+            return await self._link.ask(
+                subject, payload, timeout_s=timeout_s, headers=dict(headers) if headers else None
             )
         except errors.NoRespondersError as error:
             raise NobodyThere(f"nothing answers on {subject}") from error

@@ -26,6 +26,7 @@ class Link(Client):
     def __init__(self, *, needs_tls: bool = False) -> None:
         super().__init__()
         self._needs_tls = needs_tls
+        self._asked = 0
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -35,6 +36,37 @@ class Link(Client):
     async def hear(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
         """`subscribe`, with its types known. An exception of `take` goes to the error callback."""
         return await self.subscribe(subject, cb=take)  # pyright: ignore[reportUnknownMemberType]
+
+    async def ask(self, subject: str, payload: bytes, *, timeout_s: float, headers: dict[str, str] | None) -> Msg:
+        """`request`, over the same subscription for all answers.
+
+        The library's own waits with `asyncio.wait_for`, which on Python 3.11 swallows a cancellation that meets the
+        answer, and it keeps a place for every answer to a request that could not be sent.
+
+        Raises:
+            errors.NoRespondersError, errors.Error, TimeoutError: as `request`.
+        """
+        if not self._resp_sub_prefix:
+            await self._init_request_sub()
+        assert self._resp_sub_prefix
+        self._asked += 1
+        token = str(self._asked)
+        answers = self._answers
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        answers[token] = answer
+        try:
+            await self.publish(subject, payload, reply=self._resp_sub_prefix.decode() + token, headers=headers)
+            async with asyncio.timeout(timeout_s):
+                message = await answer
+        finally:
+            answers.pop(token, None)
+        if message.headers and message.headers.get("Status") == "503":
+            raise errors.NoRespondersError
+        return message
+
+    @property
+    def _answers(self) -> dict[str, asyncio.Future[Msg]]:
+        return cast("dict[str, asyncio.Future[Msg]]", self._resp_map)  # pyright: ignore[reportUnknownMemberType]
 
     def cut(self) -> None:
         """Drop the socket at once: a polite close waits for a peer that may be frozen."""
@@ -67,8 +99,7 @@ class Link(Client):
         """Forget what the dead connection did not send, and answer who waits on it: at once, not at a time-out."""
         self._pending.clear()
         self._pending_data_size = 0
-        waiting_for_answers = cast("dict[str, asyncio.Future[Msg]]", self._resp_map)  # pyright: ignore[reportUnknownMemberType]
-        for waiting in list(waiting_for_answers.values()):
+        for waiting in list(self._answers.values()):
             if not waiting.done():
                 waiting.set_exception(errors.ConnectionReconnectingError())
                 # Looked at here, because whoever asked may have been cancelled meanwhile.

@@ -184,8 +184,10 @@ class Watch:
         if self._forget_state is not None:
             self._forget_state()
         if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait({self._keeping})
+            # Asked again, should some layer below have swallowed the first.
+            while not self._keeping.done():
+                self._keeping.cancel()
+                await asyncio.wait({self._keeping}, timeout=1.0)
         await self._end_generation()
 
     async def _begin(self, *, is_reset: bool) -> None:
@@ -280,7 +282,9 @@ class Watch:
         self._is_doubted.set()
 
     def _on_state(self, state: State) -> None:
-        self._on_doubt(f"connection_{state}")
+        # A new connection needs no mention: the repair of the old one's loss goes on until it succeeds.
+        if state != "connected":
+            self._on_doubt(f"connection_{state}")
 
 
 def _place(reply: str) -> tuple[int, int, datetime]:
