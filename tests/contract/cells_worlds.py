@@ -64,10 +64,10 @@ class NatsWorld:
         self,
         urls: tuple[str, ...],
         *,
-        replicas: int,
-        restart: Callable[[], None],
-        thread: Executor,
         stack: AsyncExitStack,
+        replicas: int = 1,
+        restart: Callable[[], None] = lambda: None,
+        thread: Executor | None = None,
     ) -> None:
         self.urls = urls
         self._thread = thread

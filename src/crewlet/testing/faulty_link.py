@@ -63,11 +63,13 @@ class FaultyLink:
     Attributes:
         server_url: where it leads.
         on_answer, on_request: judge what passes to the client and to the server.
+        lost: how many frames did not pass, so far.
     """
 
     server_url: str
     on_answer: Judge = lambda frame: frame.raw
     on_request: Judge = lambda frame: frame.raw
+    lost: int = 0
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
     _clients: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
@@ -92,6 +94,11 @@ class FaultyLink:
     def url(self) -> str:
         assert self._server is not None
         return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._clients)
 
     def heal(self) -> None:
         """Let everything pass again."""
@@ -157,10 +164,14 @@ class FaultyLink:
                 end.transport.abort()
 
     def _judge_answer(self, frame: Frame) -> bytes | None:
-        return self.on_answer(frame)
+        return self._count(self.on_answer(frame))
 
     def _judge_request(self, frame: Frame) -> bytes | None:
-        return self.on_request(frame)
+        return self._count(self.on_request(frame))
+
+    def _count(self, passed: bytes | None) -> bytes | None:
+        self.lost += passed is None
+        return passed
 
 
 def _first(count: int, applies: Callable[[Frame], bool], judge: Judge) -> Judge:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -110,10 +111,11 @@ class Connection:
         Cancellation: nothing is left open.
         """
         connection = cls(address, clock=clock, replicas=replicas, bring_up_s=startup_timeout_s)
+        options = connection._options()
         if on_state is not None:
             connection.listen(on_state)
         try:
-            await connection._bring_up()
+            await connection._bring_up(options)
         except BaseException:
             await connection.close()
             raise
@@ -201,9 +203,9 @@ class Connection:
         finally:
             self._link.cut()
 
-    async def _bring_up(self) -> None:
+    async def _bring_up(self, options: dict[str, Any]) -> None:
         deadline = asyncio.get_running_loop().time() + self.bring_up_s
-        connecting = asyncio.ensure_future(self._link.connect(**self._options()))
+        connecting = asyncio.ensure_future(self._link.connect(**options))
         try:
             await self._patiently(connecting, deadline)
         finally:
@@ -240,6 +242,7 @@ class Connection:
 
     def _options(self) -> dict[str, Any]:
         address = self._address
+        _check_urls(address.urls)
         if address.credentials is not None:
             _check_readable(address.credentials, "stream.credentials")
             _check_can_sign()
@@ -380,6 +383,21 @@ def _tls(address: BrokerAddress) -> ssl.SSLContext | None:
             f"the TLS files cannot be used ({error})", where="stream.tls", remedy="give PEM files that belong together"
         ) from error
     return context
+
+
+def _check_urls(urls: tuple[str, ...]) -> None:
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            is_usable = parts.scheme in {"nats", "tls"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_usable = False
+        if not is_usable:
+            raise ConfigRefused(
+                f"{url!r} is not the address of a broker", where="stream.url", remedy="write nats://host:port"
+            )
+    if not urls:
+        raise ConfigRefused("no broker is named", where="stream.url", remedy="write nats://host:port")
 
 
 def _check_readable(path: str | Path, where: str) -> None:

@@ -61,7 +61,8 @@ class Fault(msgspec.Struct, frozen=True):
 
     def as_error(self) -> ApiError | Unavailable:
         """A definite refusal, or a server that cannot answer now."""
-        if self.code >= 500:
+        # The server calls this one its own fault, but waiting does not mend it.
+        if self.code >= 500 and self.err_code != REPLICAS_NEED_A_CLUSTER:
             return Unavailable(f"the broker answered: {self.description} ({self.err_code})")
         return ApiError(self.code, self.err_code, self.description)
 

@@ -35,6 +35,8 @@ from crewlet.testing.contracts.cells import (
 class Link(Protocol):
     """The way of one client to the store; see `crewlet.testing.faulty_link`."""
 
+    @property
+    def lost(self) -> int: ...
     def heal(self) -> None: ...
     def cut(self) -> None: ...
     def lose_answers(self, count: int) -> None: ...
@@ -104,7 +106,7 @@ class CellsOverNetworkContract:
         cells, witness, link = await self.pair(world)
         link.lose_writes(1)
         writing = asyncio.ensure_future(cells.create("k", b"mine"))
-        await asyncio.sleep(0.05)
+        await _until_lost(link)
         theirs = done(await witness.create("k", b"theirs"))
         assert refused(await writing).actual == theirs
         assert await value_of(witness, "k") == b"theirs"
@@ -113,7 +115,7 @@ class CellsOverNetworkContract:
         cells, witness, link = await self.pair(world)
         link.lose_answers(1)
         writing = asyncio.ensure_future(cells.create("k", b"1"))
-        await asyncio.sleep(0.05)
+        await _until_lost(link)
         link.cut()
         revision = done(await writing)
         assert (await witness.mark()).last_revision == revision
@@ -235,6 +237,12 @@ class CellsOverNetworkContract:
                     break
                 _apply(seen, [event])
         assert seen == {entry.key: entry.revision for entry in await witness.list()}
+
+
+async def _until_lost(link: Link) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not link.lost:
+            await asyncio.sleep(0.005)
 
 
 def _apply(seen: dict[str, int], events: list[WatchEvent]) -> dict[str, int]:
