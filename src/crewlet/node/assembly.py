@@ -176,6 +176,7 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.host.stop()
+        await self.leases.stop()
         await self._ports.close_mail()
         _log.info("engine_stopped", node=self._config.node_id)
 
