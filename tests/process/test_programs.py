@@ -262,6 +262,23 @@ def test_the_orphans_of_a_long_run_do_not_stay_zombies(
     on_loop(case)
 
 
+def test_a_program_that_exited_keeps_its_process_id_until_it_is_ended(
+    on_loop: Callable[[Case], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crewlet.adapters.process.programs._REAP_EVERY_S", 0.01)
+
+    async def case(programs: LocalPrograms) -> None:
+        program = await programs.spawn(_shell("(sh -c 'echo $$; sleep 0.2' &) ; exit 3"))
+        orphan = int(await _first(program))
+        await until(lambda: not os.path.exists(f"/proc/{orphan}"))  # so the reaper has been round since the exit
+        assert os.path.exists(f"/proc/{program.pid}")
+        await program.end()
+        assert await program.wait() == 3
+        assert not os.path.exists(f"/proc/{program.pid}")
+
+    on_loop(case)
+
+
 def test_end_that_is_cancelled_has_sent_the_kill_and_a_further_one_brings_the_proof(
     on_loop: Callable[[Case], None],
 ) -> None:
