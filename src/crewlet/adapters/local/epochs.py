@@ -17,7 +17,7 @@ from pathlib import Path
 from crewlet.kit.refusal import ConfigRefused
 
 _HEADER = "crewlet-epochs 1"
-_SPARE_LINES = 1_000
+SPARE_LINES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class EpochsFile:
             OSError: it may or may not be there; the next call writes the whole file anew, without it.
         """
         line = _encode(record)
-        if self._needs_rewrite or self._appended > _SPARE_LINES + 4 * len(self._lines):
+        if self._needs_rewrite or self._appended > SPARE_LINES + 4 * len(self._lines):
             self._rewrite(line)
         else:
             self._needs_rewrite = True

@@ -5,13 +5,9 @@ Nothing is buffered while it is down: whoever asks is told so at once, and decid
 
 import asyncio
 import contextlib
-import importlib.util
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -19,6 +15,16 @@ from nats import errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
+from crewlet.adapters.nats.address import (
+    BrokerAddress,
+    check_can_sign,
+    check_readable,
+    check_urls,
+    not_let_in,
+    not_trusted,
+    tls_context,
+    without_tls,
+)
 from crewlet.adapters.nats.link import Link, NoTls
 from crewlet.adapters.nats.translate import (
     JETSTREAM_DISABLED,
@@ -29,7 +35,6 @@ from crewlet.adapters.nats.translate import (
     NotTaken,
     too_large,
 )
-from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import NotLive, Unavailable
 
@@ -40,36 +45,12 @@ _SAY_SO_EVERY_S = 10.0
 _CLOSE_TIMEOUT_S = 2.0
 _AUTH_REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 
+__all__ = ["API_TIMEOUT_S", "BrokerAddress", "Connection", "State", "decode"]
+
 State = Literal["connected", "disconnected", "closed"]
 A = TypeVar("A", bound=Answer)
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerAddress:
-    """Where the broker is, and how to be let in.
-
-    Attributes:
-        urls: `nats://host:port`, `tls://host:port`; one is enough, the others of a cluster are learnt from it.
-        token: the shared secret, or None.
-        credentials: path of a credentials file (a JWT and its seed), or None.
-        tls_ca, tls_cert, tls_key: paths of PEM files. With any of them, or a `tls://` URL, a server without TLS is
-            refused before anything secret is sent.
-        name: shown by the broker for this connection: the owner incarnation.
-    """
-
-    urls: tuple[str, ...]
-    token: str | None = None
-    credentials: str | Path | None = None
-    tls_ca: str | Path | None = None
-    tls_cert: str | Path | None = None
-    tls_key: str | Path | None = None
-    name: str = ""
-
-    @property
-    def needs_tls(self) -> bool:
-        return bool(self.tls_ca or self.tls_cert) or any(url.startswith("tls://") for url in self.urls)
 
 
 class Connection:
@@ -242,16 +223,16 @@ class Connection:
 
     def _options(self) -> dict[str, Any]:
         address = self._address
-        _check_urls(address.urls)
+        check_urls(address.urls)
         if address.credentials is not None:
-            _check_readable(address.credentials, "stream.credentials")
-            _check_can_sign()
+            check_readable(address.credentials, "stream.credentials")
+            check_can_sign()
         return {
             "servers": list(address.urls),
             "name": address.name or None,
             "token": address.token,
             "user_credentials": None if address.credentials is None else str(address.credentials),
-            "tls": _tls(address),
+            "tls": tls_context(address),
             "allow_reconnect": True,
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 1,
@@ -314,11 +295,11 @@ class Connection:
         self._last_error = error
         text = str(error).lower()
         if any(refusal in text for refusal in _AUTH_REFUSALS):
-            self._refuse(_not_let_in(self._url, error))
+            self._refuse(not_let_in(self._url, error))
         elif isinstance(error, NoTls):
-            self._refuse(_without_tls(self._url))
+            self._refuse(without_tls(self._url))
         elif isinstance(error, ssl.SSLCertVerificationError):
-            self._refuse(_not_trusted(self._url, error))
+            self._refuse(not_trusted(self._url, error))
         _log.debug("broker_error", error=repr(error))
 
     async def _on_disconnected(self) -> None:
@@ -362,86 +343,3 @@ async def _end(work: asyncio.Future[None]) -> None:
     done, _ = await asyncio.wait({work}, timeout=1.0)
     if done and not work.cancelled():
         work.exception()
-
-
-def _tls(address: BrokerAddress) -> ssl.SSLContext | None:
-    if not address.needs_tls:
-        return None
-    for path, where in (
-        (address.tls_ca, "stream.tls.ca"),
-        (address.tls_cert, "stream.tls.cert"),
-        (address.tls_key, "stream.tls.key"),
-    ):
-        if path is not None:
-            _check_readable(path, where)
-    try:
-        context = ssl.create_default_context(cafile=address.tls_ca)
-        if address.tls_cert is not None:
-            context.load_cert_chain(address.tls_cert, address.tls_key)
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigRefused(
-            f"the TLS files cannot be used ({error})", where="stream.tls", remedy="give PEM files that belong together"
-        ) from error
-    return context
-
-
-def _check_urls(urls: tuple[str, ...]) -> None:
-    for url in urls:
-        try:
-            parts = urlsplit(url)
-            is_usable = parts.scheme in {"nats", "tls"} and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_usable = False
-        if not is_usable:
-            raise ConfigRefused(
-                f"{url!r} is not the address of a broker", where="stream.url", remedy="write nats://host:port"
-            )
-    if not urls:
-        raise ConfigRefused("no broker is named", where="stream.url", remedy="write nats://host:port")
-
-
-def _check_readable(path: str | Path, where: str) -> None:
-    try:
-        with Path(path).open("rb"):
-            return
-    except OSError as error:
-        raise ConfigRefused(
-            f"{path} cannot be read ({error.strerror})", where=where, remedy="name a readable file"
-        ) from error
-
-
-def _check_can_sign() -> None:
-    if importlib.util.find_spec("nkeys") is None:
-        raise ConfigRefused(
-            "a credentials file needs the Python package nkeys, which is not installed",
-            where="stream.credentials",
-            remedy="install nats-py[nkeys], or use stream.token",
-        )
-
-
-def _not_let_in(url: str, error: Exception) -> BrokerUnfit:
-    refusal = BrokerUnfit(
-        f"the broker at {url} refuses these credentials",
-        where="stream.url",
-        remedy="set stream.token or stream.credentials to what that broker accepts",
-    )
-    refusal.__cause__ = error
-    return refusal
-
-
-def _without_tls(url: str) -> BrokerUnfit:
-    return BrokerUnfit(
-        f"the broker at {url} does not speak TLS, and stream.tls asks for it",
-        where="stream.tls",
-        remedy="enable TLS on the broker, or remove stream.tls",
-    )
-
-
-def _not_trusted(url: str, error: ssl.SSLCertVerificationError) -> BrokerUnfit:
-    refusal = BrokerUnfit(
-        f"the certificate of the broker at {url} is not trusted ({error.verify_message})",
-        where="stream.tls.ca",
-        remedy="name the authority that signed it",
-    )
-    refusal.__cause__ = error
-    return refusal

@@ -1,0 +1,119 @@
+"""Where a broker is and how to be let in, checked before anything is opened; and the refusals of an unfit one."""
+
+import importlib.util
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from crewlet.adapters.nats.translate import BrokerUnfit
+from crewlet.kit.refusal import ConfigRefused
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where the broker is, and how to be let in.
+
+    Attributes:
+        urls: `nats://host:port`, `tls://host:port`; one is enough, the others of a cluster are learnt from it.
+        token: the shared secret, or None.
+        credentials: path of a credentials file (a JWT and its seed), or None.
+        tls_ca, tls_cert, tls_key: paths of PEM files. With any of them, or a `tls://` URL, a server without TLS is
+            refused before anything secret is sent.
+        name: shown by the broker for this connection: the owner incarnation.
+    """
+
+    urls: tuple[str, ...]
+    token: str | None = None
+    credentials: str | Path | None = None
+    tls_ca: str | Path | None = None
+    tls_cert: str | Path | None = None
+    tls_key: str | Path | None = None
+    name: str = ""
+
+    @property
+    def needs_tls(self) -> bool:
+        return bool(self.tls_ca or self.tls_cert) or any(url.startswith("tls://") for url in self.urls)
+
+
+def tls_context(address: BrokerAddress) -> ssl.SSLContext | None:
+    if not address.needs_tls:
+        return None
+    for path, where in (
+        (address.tls_ca, "stream.tls.ca"),
+        (address.tls_cert, "stream.tls.cert"),
+        (address.tls_key, "stream.tls.key"),
+    ):
+        if path is not None:
+            check_readable(path, where)
+    try:
+        context = ssl.create_default_context(cafile=address.tls_ca)
+        if address.tls_cert is not None:
+            context.load_cert_chain(address.tls_cert, address.tls_key)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigRefused(
+            f"the TLS files cannot be used ({error})", where="stream.tls", remedy="give PEM files that belong together"
+        ) from error
+    return context
+
+
+def check_urls(urls: tuple[str, ...]) -> None:
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            is_usable = parts.scheme in {"nats", "tls"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_usable = False
+        if not is_usable:
+            raise ConfigRefused(
+                f"{url!r} is not the address of a broker", where="stream.url", remedy="write nats://host:port"
+            )
+    if not urls:
+        raise ConfigRefused("no broker is named", where="stream.url", remedy="write nats://host:port")
+
+
+def check_readable(path: str | Path, where: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            return
+    except OSError as error:
+        raise ConfigRefused(
+            f"{path} cannot be read ({error.strerror})", where=where, remedy="name a readable file"
+        ) from error
+
+
+def check_can_sign() -> None:
+    if importlib.util.find_spec("nkeys") is None:
+        raise ConfigRefused(
+            "a credentials file needs the Python package nkeys, which is not installed",
+            where="stream.credentials",
+            remedy="install nats-py[nkeys], or use stream.token",
+        )
+
+
+def not_let_in(url: str, error: Exception) -> BrokerUnfit:
+    refusal = BrokerUnfit(
+        f"the broker at {url} refuses these credentials",
+        where="stream.url",
+        remedy="set stream.token or stream.credentials to what that broker accepts",
+    )
+    refusal.__cause__ = error
+    return refusal
+
+
+def without_tls(url: str) -> BrokerUnfit:
+    return BrokerUnfit(
+        f"the broker at {url} does not speak TLS, and stream.tls asks for it",
+        where="stream.tls",
+        remedy="enable TLS on the broker, or remove stream.tls",
+    )
+
+
+def not_trusted(url: str, error: ssl.SSLCertVerificationError) -> BrokerUnfit:
+    refusal = BrokerUnfit(
+        f"the certificate of the broker at {url} is not trusted ({error.verify_message})",
+        where="stream.tls.ca",
+        remedy="name the authority that signed it",
+    )
+    refusal.__cause__ = error
+    return refusal
