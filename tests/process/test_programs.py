@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -320,7 +321,9 @@ async def test_what_cannot_be_killed_is_named_and_a_further_call_tries_again(mon
             await program.end()
     assert programs.running == {program.pid}
     assert is_running(program.pid)
-    await program.end()
+    while programs.running:  # on a busy machine the short bound may pass again before the kernel is done
+        with suppress(ProgramUnproven):
+            await program.end()
     assert programs.running == frozenset()
 
 
