@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from cells_worlds import NatsWorld
 
 from crewlet.adapters.nats.settle import Conflict, Undecided, verdict
-from crewlet.adapters.nats.translate import Fault, PubAck
+from crewlet.adapters.nats.translate import Fault, PubAck, StoredMessage
+from crewlet.adapters.nats.watch import store_time
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.cells import BucketSpec, Cells, Done, Unknown
@@ -68,6 +71,13 @@ def test_anything_else_decides_nothing(ack: PubAck) -> None:
 
 def test_a_replica_that_names_an_older_sequence_than_the_writer_knows_is_behind() -> None:
     assert isinstance(verdict(fault(10071, "wrong last sequence: 3"), 6, is_replicated=True), Undecided)
+
+
+@pytest.mark.parametrize("nanoseconds", [0, 1, 499, 500, 501, 1_499, 1_500, 999_999_499, 999_999_500, 999_999_999])
+def test_one_write_has_one_time_however_it_is_told(nanoseconds: int) -> None:
+    message = f'{{"subject":"s","seq":1,"time":"2030-01-01T00:00:00.{nanoseconds:09}Z"}}'.encode()
+    read = msgspec.json.decode(message, type=StoredMessage).time
+    assert store_time(round(datetime(2030, 1, 1, tzinfo=UTC).timestamp()) * 10**9 + nanoseconds) == read
 
 
 UNDECIDED = b'{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"},"stream":"KV_x","seq":0}'

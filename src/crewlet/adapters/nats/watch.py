@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
@@ -294,6 +294,10 @@ def _place(reply: str) -> tuple[int, int, datetime]:
     """
     tokens = reply.split(".")
     offset = 2 if len(tokens) > 9 else 0
-    nanoseconds = int(tokens[7 + offset])
-    at = datetime.fromtimestamp(nanoseconds // _NS, UTC).replace(microsecond=nanoseconds % _NS // 1000)
-    return int(tokens[5 + offset]), int(tokens[6 + offset]), at
+    return int(tokens[5 + offset]), int(tokens[6 + offset]), store_time(int(tokens[7 + offset]))
+
+
+def store_time(nanoseconds: int) -> datetime:
+    """An instant of the server, rounded as it is where the server writes it as text: one write has one time."""
+    seconds, rest = divmod(nanoseconds, _NS)
+    return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=(rest + 500) // 1000)
