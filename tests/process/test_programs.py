@@ -125,7 +125,8 @@ def test_a_flood_ends_the_output_and_the_loop_goes_on_meanwhile(
         with pytest.raises(OutputFlood, match=says):
             await _all(program.lines())
         other.cancel()
-        assert turns > 1
+        if script == "yes":  # many reads of a pipe that is never empty; the others may take a single one
+            assert turns > 1
         await program.end()
 
     on_loop(case)
