@@ -44,6 +44,7 @@ FAULTS = [
     pytest.param(leasefaults.a_commit_whose_answer_was_lost_stands, marks=proves("PC-06")),
     pytest.param(leasefaults.a_commit_that_never_arrived_leaves_nothing_held),
     pytest.param(leasefaults.a_sibling_is_not_disturbed, marks=proves("PC-07")),
+    pytest.param(leasefaults.a_claim_waits_for_its_sibling),
     pytest.param(leasefaults.a_write_that_comes_after_its_caller_gave_up_does_not_land, marks=proves("PC-08")),
     pytest.param(leasefaults.a_late_commit_does_not_land, marks=proves("PC-08")),
     pytest.param(leasefaults.every_moment_of_giving_up_leaves_a_seat_that_can_be_claimed, marks=proves("PC-09")),

@@ -127,6 +127,21 @@ async def a_sibling_is_not_disturbed(world: LeasesWorld) -> None:
     await abandon(sibling_call)
 
 
+async def a_claim_waits_for_its_sibling(world: LeasesWorld) -> None:
+    sibling_cells = world.faulty(world.epochs)
+    sibling, store = world.store(epochs=sibling_cells), world.store()
+    sibling_cells.next("create", Fault.HANGS)
+    sibling_call = asyncio.create_task(sibling.claim("seat:a", "n:1"))
+    await world.until(lambda: any(seen.verb == "create" for seen in sibling_cells.calls))
+    before = await world.raw("seat:a")
+    call = asyncio.create_task(store.claim("seat:a", "n:1"))
+    await world.clock.sleep(world.ttl_s / 20)
+    assert not call.done()
+    assert before is not None and await world.raw("seat:a") == before
+    assert await abandon(sibling_call) is None
+    assert granted(await call).epoch == 1
+
+
 async def a_write_that_comes_after_its_caller_gave_up_does_not_land(world: LeasesWorld) -> None:
     peer = world.store()
     for resource, verb, has_past in (("seat:new", "create", False), ("seat:freed", "replace", True)):
@@ -195,9 +210,11 @@ async def a_lapsed_lease_that_is_still_there_is_not_renewed(world: LeasesWorld) 
     lease = granted(await store.claim("seat:a", "n:1", ttl_s=world.ttl_s / 4))
     other = granted(await store.claim("seat:b", "n:1", ttl_s=world.ttl_s / 4))
     await world.sleep(world.ttl_s / 4 + 0.02)
-    assert await world.raw("seat:a") is not None
+    before = await world.raw("seat:a"), await world.raw("seat:b")
+    assert None not in before
     assert await store.renew("seat:a", "n:1", lease.epoch) is False
     assert await world.store().renew("seat:b", "n:1", other.epoch) is False
+    assert (await world.raw("seat:a"), await world.raw("seat:b")) == before
     assert granted(await store.claim("seat:a", "n:1")).epoch == lease.epoch + 1
 
 
