@@ -11,7 +11,8 @@ from crewlet.testing.demo.documents import Library
 from crewlet.testing.demo.fleet import DemoFailed
 from crewlet.testing.demo.judge import Send
 
-SEND_EVERY_S = 0.8
+SEND_EVERY_S = 1.0
+"""Each document makes five turns; two busy cores manage about twice as many."""
 GIVE_UP_S = 60.0
 AGAIN_AFTER_S = 0.2
 

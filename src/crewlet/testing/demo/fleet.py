@@ -22,7 +22,7 @@ from crewlet.supervisor.spawn import spawn
 from crewlet.testing.demo import processes
 
 LEASE_TTL_S = 10
-DWELL_S = 0.4
+DWELL_S = 0.3
 SERVER = "nats-server"
 
 

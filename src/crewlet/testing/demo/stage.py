@@ -235,7 +235,13 @@ class Stage:
             self.fleet.check()
             self.fleet.remember()
             self._note_brokers()
+            await self._look()
             self.progress.show(self._scene())
+
+    async def _look(self) -> None:
+        for url in self._urls()[:1]:
+            with contextlib.suppress(api.NoAnswer, api.Refused):
+                self._view = await api.fleet(url)
 
     def _note_brokers(self) -> None:
         for node in self.fleet.nodes:
