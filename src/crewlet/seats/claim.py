@@ -143,7 +143,8 @@ class Claims:
         """
         wait_until = self._clock.elapsed() + self._give_back_limit_s
         lapsed: set[int] = set()
-        for _ in range(_ROUNDS):
+        overtaken = 0
+        while overtaken < _ROUNDS:
             look, counter = await self._table.look_beside(request.key, self._epochs.read(request.key))
             live = look.live
             if live is not None and live.record.owner != request.owner:
@@ -162,8 +163,9 @@ class Claims:
                     return await self._take_up(request, look, live, counter)
                 return await self._attempt(request, look, counter)
             except _Overtaken:
-                continue
+                overtaken += 1
             except _LandedLate as late:
+                overtaken += 1
                 lapsed.add(late.revision)
         raise Unavailable(f"{request.key}: the claim was overtaken {_ROUNDS} times")
 
