@@ -4,7 +4,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import uvloop
@@ -23,8 +23,10 @@ def main() -> int:
     figures: dict[str, Any] = {}
     for name in arguments.names or NAMES:
         print(f"# {name}", file=sys.stderr)
-        measure = cast("Callable[[], Awaitable[dict[str, Any]]]", importlib.import_module(f"benchmarks.{name}").measure)
-        result = uvloop.run(measure())  # pyright: ignore[reportArgumentType]
+        measure = cast(
+            "Callable[[], Coroutine[Any, Any, dict[str, Any]]]", importlib.import_module(f"benchmarks.{name}").measure
+        )
+        result = uvloop.run(measure())
         figures |= result
         for key, value in result.items():
             print(f"{key:32} {value}", file=sys.stderr)

@@ -12,15 +12,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import nats
-from nats.aio.client import Client
-from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StreamConfig
-from nats.js.errors import KeyNotFoundError
-
+from benchmarks.rawclient import BareWorkers, stream_messages
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.mail import NatsMail
-from crewlet.adapters.process.programs import ProcessPrograms
+from crewlet.adapters.process.programs import LocalPrograms
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.adapters.system.logs import configure_logs
@@ -39,16 +35,15 @@ async def measure() -> dict[str, Any]:
     """`mail_per_s`, `bare_per_s` and `mail_vs_bare`: medians over interleaved rounds of SEATS x MESSAGES messages."""
     configure_logs(level="warning")
     with tempfile.TemporaryDirectory() as folder, one_server(Path(folder)) as broker:
-        client = await nats.connect(broker.url)
-        ours = await _Ours.open(broker.url, client)
-        bare = await _Bare.open(client)
+        ours = await _Ours.open(broker.url)
+        bare = await BareWorkers.open(broker.url, SEATS, MESSAGES)
         ours_rates: list[float] = []
         bare_rates: list[float] = []
         for _ in range(ROUNDS):
             ours_rates.append(await _rate(ours.fill, ours.drain))
             bare_rates.append(await _rate(bare.fill, bare.drain))
         await ours.close()
-        await client.close()
+        await bare.close()
     return {
         "mail_per_s": round(statistics.median(ours_rates)),
         "bare_per_s": round(statistics.median(bare_rates)),
@@ -66,13 +61,13 @@ async def _rate(fill: Callable[[], Awaitable[None]], drain: Callable[[], Awaitab
 class _Ours:
     """A whole node: leases, screening, ledger, dispatch, the script runner with nothing to do."""
 
-    def __init__(self, node: Node, mail: Mail, client: Client) -> None:
+    def __init__(self, node: Node, mail: Mail, connection: Connection) -> None:
         self._node = node
         self._mail = mail
-        self._js = client.jetstream()
+        self._connection = connection
 
     @classmethod
-    async def open(cls, url: str, client: Client) -> "_Ours":
+    async def open(cls, url: str) -> "_Ours":
         clock, entropy = SystemClock(), SystemEntropy()
         connection = await Connection.open(
             BrokerAddress(urls=(url,), name="bench:1"), clock=clock, startup_timeout_s=30, replicas=1
@@ -97,7 +92,7 @@ class _Ours:
             open_mail,
             close_mail,
             lambda: connection.is_connected,
-            ProcessPrograms(),
+            LocalPrograms(),
             clock,
             entropy,
             NoDeadline(),
@@ -108,7 +103,7 @@ class _Ours:
         await node.start()
         while len(node.health().seats) < SEATS:
             await asyncio.sleep(0.05)
-        return cls(node, opened[0], client)
+        return cls(node, opened[0], connection)
 
     async def fill(self) -> None:
         self._mail.pause()
@@ -117,58 +112,9 @@ class _Ours:
 
     async def drain(self) -> None:
         self._mail.resume()
-        while (await self._js.stream_info("CREWLET_AGENT")).state.messages:
+        while await stream_messages(self._connection.js, "CREWLET_AGENT"):
             await asyncio.sleep(0.002)
 
     async def close(self) -> None:
         await self._node.drain()
         await self._node.close()
-
-
-class _Bare:
-    """nats-py and nothing else."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._js = client.jetstream()
-        self._sent = 0
-
-    @classmethod
-    async def open(cls, client: Client) -> "_Bare":
-        bare = cls(client)
-        await bare._js.add_stream(
-            StreamConfig("BARE", subjects=["bare.*"], retention=RetentionPolicy.INTEREST, max_consumers=1000)
-        )
-        bare._ledger = await bare._js.create_key_value(bucket="bare_ledger")
-        for number in range(SEATS):
-            await bare._js.add_consumer(
-                "BARE",
-                ConsumerConfig(
-                    durable_name=f"c{number}",
-                    filter_subject=f"bare.{number}",
-                    ack_policy=AckPolicy.EXPLICIT,
-                    ack_wait=45,
-                    max_ack_pending=1000,
-                ),
-            )
-        return bare
-
-    async def fill(self) -> None:
-        for _ in range(MESSAGES):
-            await asyncio.gather(*(self._js.publish(f"bare.{n}", b"x" * 200) for n in range(SEATS)))
-
-    async def drain(self) -> None:
-        await asyncio.gather(*(self._work(number) for number in range(SEATS)))
-
-    async def _work(self, number: int) -> None:
-        subscription = await self._js.pull_subscribe_bind(consumer=f"c{number}", stream="BARE")
-        for _ in range(MESSAGES):
-            (message,) = await subscription.fetch(1, timeout=30)
-            self._sent += 1
-            key = f"seat-{number}.{self._sent}"
-            try:
-                await self._ledger.get(key)
-            except KeyNotFoundError:
-                await self._ledger.create(key, b"done")
-            await message.ack_sync()
-        await subscription.unsubscribe()
