@@ -261,7 +261,7 @@ while True:
 
 
 def test_a_stop_between_two_nodes_ends_without_a_third(start: Start) -> None:
-    up = start("os._exit(1)")
+    up = start("os._exit(3)")
     eventually(lambda: "starting it again in 1 s" in up.said(), "the second node ended too")
     up.process.terminate()
     assert up.exit_code() == 0
@@ -287,6 +287,19 @@ def test_a_refused_configuration_is_passed_on_and_not_tried_again(start: Start, 
     assert up.exit_code() == code
     assert len(up.nodes()) == 1
     assert not is_running(up.broker()[0])
+
+
+def test_a_node_that_fails_before_it_ever_came_up_fails_the_command(start: Start) -> None:
+    up = start("os._exit(1)", broker=True)
+    assert up.exit_code() == 1
+    assert len(up.nodes()) == 1
+    assert not is_running(up.broker()[0])
+
+
+def test_a_node_that_fails_after_one_came_up_is_started_again(start: Start) -> None:
+    up = start("page.beat()\nos._exit(1)")
+    up.node(1)
+    assert up.process.poll() is None
 
 
 def test_a_broker_that_cannot_start_fails_the_command_in_one_sentence(tmp_path: Path, start: Start) -> None:

@@ -242,6 +242,9 @@ class Instants:
     def good_until(self, instant: float | None) -> None:
         self.told.append(instant)
 
+    def beat(self) -> None:
+        """Not counted."""
+
     @property
     def last(self) -> float | None:
         return self.told[-1] if self.told else None

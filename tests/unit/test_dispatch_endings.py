@@ -8,7 +8,7 @@ from dispatch_desk import Desk, delivery, event, mails
 
 from crewlet.mail.work_key import outgoing_id, work_key
 from crewlet.ports.errors import Fenced, Unavailable
-from crewlet.ports.mail import Ack, Defer, Nak, NoMailbox, Published
+from crewlet.ports.mail import Ack, Defer, Nak, Published
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.record import TurnNote
 from crewlet.turns.turn import OutgoingMail, Turn, TurnBroke, TurnResult
@@ -19,7 +19,8 @@ async def _forever(turn: Turn) -> TurnResult:
     raise AssertionError
 
 
-async def _send_then_wait(turn: Turn) -> TurnResult:
+async def _reach_then_wait(turn: Turn) -> TurnResult:
+    turn.reach("an outside call")
     await turn.send(OutgoingMail("bob", "hello"))
     return await _forever(turn)
 
@@ -65,7 +66,7 @@ async def test_a_turns_names_are_bound_in_its_logs_and_its_tasks_and_nowhere_aft
 @in_virtual_time
 async def test_a_turn_that_broke_without_a_trace_comes_back_and_is_not_recorded() -> None:
     async def script(turn: Turn) -> TurnResult:
-        raise TurnBroke("the program coughed", reached_outside=False)
+        raise TurnBroke("the program coughed")
 
     desk = await Desk(script).open()
     assert await desk.handle_mail(*mails("a")) == Nak("the program coughed")
@@ -73,22 +74,30 @@ async def test_a_turn_that_broke_without_a_trace_comes_back_and_is_not_recorded(
     assert "turn_broke" in desk.events()
 
 
-@pytest.mark.parametrize("sends", [True, False])
-def test_a_turn_that_broke_after_it_reached_outside_is_recorded_and_acked(sends: bool) -> None:
+@in_virtual_time
+async def test_a_turn_that_broke_after_it_reached_outside_is_recorded_and_acked() -> None:
     async def script(turn: Turn) -> TurnResult:
-        if sends:
-            await turn.send(OutgoingMail("bob", "hello"))
-        raise TurnBroke("coughed", reached_outside=not sends)
+        turn.reach("an outside call")
+        raise TurnBroke("coughed")
 
-    @in_virtual_time
-    async def case() -> None:
-        desk = await Desk(script).open()
-        assert await desk.handle_mail(*mails("a")) == Ack()
-        completion = await desk.completion("a")
-        assert completion is not None and completion.outcome == "failed"
-        assert "turn_trigger_skipped" in desk.events()
+    desk = await Desk(script).open()
+    assert await desk.handle_mail(*mails("a")) == Ack()
+    completion = await desk.completion("a")
+    assert completion is not None and completion.outcome == "failed"
+    assert "turn_trigger_skipped" in desk.events()
 
-    case()
+
+@in_virtual_time
+async def test_mail_that_a_broken_turn_sent_is_sent_once_by_its_re_run() -> None:
+    async def script(turn: Turn) -> TurnResult:
+        await turn.send(OutgoingMail("bob", "hello"))
+        raise TurnBroke("coughed")
+
+    desk = await Desk(script).open()
+    assert await desk.handle_mail(*mails("a")) == Nak("coughed")
+    assert await desk.handle_mail(*mails("a")) == Nak("coughed")
+    first, second = desk.mail.published
+    assert first.id == second.id
 
 
 @in_virtual_time
@@ -141,8 +150,8 @@ async def test_a_turn_whose_fence_closes_is_ended_and_its_mail_deferred_and_noth
 
 
 @in_virtual_time
-async def test_a_fenced_turn_that_had_sent_mail_is_recorded_and_acked() -> None:
-    desk = await Desk(_send_then_wait).open()
+async def test_a_fenced_turn_that_had_reached_outside_is_recorded_and_acked() -> None:
+    desk = await Desk(_reach_then_wait).open()
     assert desk.fence is not None
     asyncio.get_running_loop().call_later(5, desk.fence.close, "lease_lost")
     assert await desk.handle_mail(*mails("a")) == Ack()
@@ -166,7 +175,7 @@ async def test_a_turn_that_panics_on_the_closed_fence_is_recorded_all_the_same()
     assert await desk.completion("a") is not None
 
 
-@pytest.mark.parametrize("error", [None, Fenced("closed"), TurnBroke("coughed", reached_outside=False)])
+@pytest.mark.parametrize("error", [None, Fenced("closed"), TurnBroke("coughed")])
 def test_whatever_a_turn_says_as_its_fence_closes_nothing_is_written_without_proof(error: Exception | None) -> None:
     @in_virtual_time
     async def case() -> None:
@@ -232,7 +241,7 @@ async def test_cancel_returns_when_the_turn_is_seen_to_end_and_its_mail_is_defer
 
 @in_virtual_time
 async def test_a_cancelled_handler_ends_its_turn_and_records_a_proven_effect_before_it_goes() -> None:
-    desk = await Desk(_send_then_wait).open()
+    desk = await Desk(_reach_then_wait).open()
     handling = asyncio.create_task(desk.handle_mail(*mails("a")))
     while not desk.mail.published:
         await asyncio.sleep(0.1)
@@ -291,24 +300,12 @@ async def test_a_send_that_nobody_answered_is_repeated_under_the_same_id_until_t
 async def test_a_duplicate_answer_is_logged_and_counts_as_sent() -> None:
     async def script(turn: Turn) -> TurnResult:
         await turn.send(OutgoingMail("bob", "hello"))
-        raise TurnBroke("coughed", reached_outside=False)
+        return TurnResult("delivered")
 
     desk = await Desk(script).open()
     desk.mail.answers = [Published(1, is_duplicate=True)]
     assert await desk.handle_mail(*mails("a")) == Ack()
     assert "turn_send_duplicate" in desk.events()
-
-
-@in_virtual_time
-async def test_a_refused_send_proves_nothing() -> None:
-    async def script(turn: Turn) -> TurnResult:
-        with pytest.raises(NoMailbox):
-            await turn.send(OutgoingMail("bob", "hello"))
-        raise TurnBroke("coughed", reached_outside=False)
-
-    desk = await Desk(script).open()
-    desk.mail.answers = [NoMailbox("no mailbox")]
-    assert isinstance(await desk.handle_mail(*mails("a")), Nak)
 
 
 @in_virtual_time

@@ -137,6 +137,7 @@ def _wait(url: str | None, config: Path, handle: str, message_id: str, until: fl
     """Ask until the mail is finished. The node may restart meanwhile, under another address."""
     path = f"/seats/{quote(handle, safe='')}/mail/{quote(message_id, safe='')}"
     pause_s = 0.1
+    told = ""
     while True:
         problem = ""
         try:
@@ -149,6 +150,9 @@ def _wait(url: str | None, config: Path, handle: str, message_id: str, until: fl
             problem = f" {refusal}"
         except CommandFailed as failure:
             problem = f" {failure}"
+        if problem and problem != told:
+            print(f"crewlet: Still waiting.{problem}", file=sys.stderr)
+            told = problem
         if time.monotonic() + pause_s > until:
             raise CommandFailed(f"The mail {message_id} is not finished yet; it stays in the inbox.{problem}")
         time.sleep(pause_s)

@@ -139,6 +139,7 @@ class Node:
             entropy=ports.entropy,
             deadline=ports.deadline,
             leases_can_lapse=ports.leases_can_lapse,
+            on_beat=ports.deadline.beat,
         )
         self.commands = Commands(self._outbox, self._ledger, ports.entropy)
         self._fleet = FleetReader(self.leases, leases, self.company, config.node_id)
@@ -158,6 +159,7 @@ class Node:
             self._in_background(self._finish_mailboxes(handles), "mailboxes")
         await self.host.start()
         self._is_started = True
+        self._ports.deadline.beat()
         _log.info("node_started", node=self._config.node_id, owner=self._config.owner)
 
     async def drain(self) -> None:

@@ -13,9 +13,19 @@ class Deadline(Protocol):
         """
         ...
 
+    def beat(self) -> None:
+        """The loop that keeps the leases turned; the first beat says that the node has started.
+
+        Never blocks, never raises.
+        """
+        ...
+
 
 class NoDeadline:
     """For a process without a parent, and where leases cannot lapse."""
 
     def good_until(self, instant: float | None) -> None:
+        """Tell nobody."""
+
+    def beat(self) -> None:
         """Tell nobody."""

@@ -253,7 +253,9 @@ class Sweep:
         held = len(self._context.tenures.running()) + len(self._context.tenures.stuck())
         self.last = dataclasses.replace(self.last, held=held, withheld=withheld or self.last.withheld)
         record = self.last
-        _log.info(
+        # A pass that moved nothing comes every few seconds for ever.
+        log = _log.info if record.claimed or record.lost else _log.debug
+        log(
             "seat_sweep",
             held=record.held,
             capacity=record.capacity,

@@ -21,12 +21,15 @@ _STALE_BEAT_S = 1.0
 class NodeProcess:
     """A node with a fresh page, so that nothing of an earlier one can write into its deadline.
 
+    After `end`, `exit_code` says how it ended, and `had_started` whether it ever beat: it does once it has come up.
+
     Raises:
         OSError: it could not be started.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         self.was_wedged = False
+        self.had_started = False
         self.exit_code = 0
         self.started_at = boottime()
         self._asked_for: float | None = None
@@ -90,6 +93,7 @@ class NodeProcess:
         code = proof.reaped.get(self.pid, -signal.SIGKILL if known is None else known)
         self._process.returncode = code
         self.exit_code = WEDGED if self.was_wedged else code
+        self.had_started = self._page.read_beat() > 0.0
         self._page.close()
         return proof
 

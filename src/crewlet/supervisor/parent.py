@@ -111,6 +111,7 @@ class _Parent:
         self._node: NodeProcess | None = None
         self._node_due: float | None = None
         self._node_backoff = Backoff()
+        self._has_run = False
         self._given_up: set[int] = set()
         self._exit_code: int | None = None
         self._is_draining = False
@@ -243,6 +244,11 @@ class _Parent:
         if code in (USAGE, REFUSED):
             self._exit_code = code
             say(f"node ended with {_how(code)}: its configuration was refused, so it is not started again.")
+            return
+        self._has_run |= node.had_started
+        if code == FAILED and not self._has_run:
+            # It has said why. What has never come up does not come up by being started again.
+            self._exit_code = FAILED
             return
         pause_s = self._node_backoff.after(boottime() - node.started_at)
         if self._node_backoff.ends >= CRASH_LIMIT:

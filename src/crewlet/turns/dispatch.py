@@ -208,7 +208,16 @@ class SeatDispatch:
             _log.info("turn_progress", text=text)
             self._note(work, "progress", text)
 
-        return Turn(work.turn_id, work.key, self._seat, mail.events, run.fence, sender.send, progress)
+        return Turn(
+            work.turn_id,
+            work.key,
+            self._seat,
+            mail.events,
+            run.fence,
+            sender.send,
+            progress,
+            work.record.outside.append,
+        )
 
     async def _guarded(self, turn: Turn) -> TurnResult:
         turn.fence.check()
@@ -248,8 +257,7 @@ class SeatDispatch:
             case asyncio.CancelledError() if run.stop_reason is not None:
                 return await self._fenced(run, work, run.stop_reason)
             case TurnBroke() | Unavailable():
-                reached = work.record.reached_outside or (isinstance(error, TurnBroke) and error.reached_outside)
-                return await self._broke(run, work, str(error), reached_outside=reached)
+                return await self._broke(run, work, str(error))
             case _:
                 return await self._panicked(run, work, error)
 
@@ -265,14 +273,15 @@ class SeatDispatch:
         return Ack()
 
     async def _fenced(self, run: _Run, work: _Work, reason: str) -> Outcome:
-        _log.warning("turn_fenced", reason=reason, sent=len(work.record.confirmed))
+        _log.warning("turn_fenced", reason=reason, sent=len(work.record.mails))
         self._note(work, "fenced", reason)
         if not work.record.reached_outside:
             return self._defer(reason)
         await self._give_up(run, work, f"fenced after it had reached outside: {reason}")
         return Ack()
 
-    async def _broke(self, run: _Run, work: _Work, reason: str, *, reached_outside: bool) -> Outcome:
+    async def _broke(self, run: _Run, work: _Work, reason: str) -> Outcome:
+        reached_outside = work.record.reached_outside
         _log.warning("turn_broke", reason=reason, reached_outside=reached_outside)
         self._note(work, "broke", reason)
         if reached_outside:

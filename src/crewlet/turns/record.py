@@ -25,22 +25,18 @@ class TurnNote:
 
 @dataclass(slots=True)
 class TurnRecord:
-    """The effects of one run, in this process's own memory.
+    """What one run has done, in this process's own memory.
 
-    An effect is entered before its call leaves, and confirmed when the other side has answered. Only a confirmed one
-    proves that the turn reached outside: proof gives a trigger up, so a mere attempt is not enough. (An attempt at mail
-    may have landed; its id is derived from the work, so a re-run sends the same mail and not a second one.)
+    Attributes:
+        mails: ids of the mail it sent and had confirmed. They prove nothing outside: an id is derived from the work, so
+            a re-run sends the same mail, which its reader works once.
+        outside: calls that cannot be taken back or told from a repeat, each entered before it left. One is enough to
+            give the turn's mail up when the turn breaks.
     """
 
-    attempted: list[str] = field(default_factory=list[str])
-    confirmed: list[str] = field(default_factory=list[str])
+    mails: list[str] = field(default_factory=list[str])
+    outside: list[str] = field(default_factory=list[str])
 
     @property
     def reached_outside(self) -> bool:
-        return bool(self.confirmed)
-
-    def attempt(self, effect: str) -> None:
-        self.attempted.append(effect)
-
-    def confirm(self, effect: str) -> None:
-        self.confirmed.append(effect)
+        return bool(self.outside)

@@ -61,7 +61,6 @@ class TurnMail:
         """
         self._fence.check()
         envelope = self._envelope(mail)
-        self._record.attempt(envelope.id)
         pause = _FIRST_PAUSE_S
         while True:
             try:
@@ -72,7 +71,7 @@ class TurnMail:
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
                 self._fence.check()
                 continue
-            self._record.confirm(envelope.id)
+            self._record.mails.append(envelope.id)
             if published.is_duplicate:
                 _log.info("turn_send_duplicate", message_id=envelope.id, to=mail.to)
             return envelope.id

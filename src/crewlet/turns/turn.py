@@ -58,6 +58,7 @@ class Turn:
         fence: passed before every outside step.
         send: sends mail for the turn and returns its id, the same at a re-run of the same work.
         progress: reports a line for people.
+        reach: told of a call that leaves the system and cannot be told from a repeat, before it leaves. Mail is none.
     """
 
     turn_id: str
@@ -67,6 +68,7 @@ class Turn:
     fence: Fence
     send: Callable[[OutgoingMail], Awaitable[str]]
     progress: Callable[[str], None]
+    reach: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,10 @@ class TurnResult:
 
 
 class TurnBroke(Exception):
-    """The turn could not be brought to an outcome; `reached_outside` says whether its record proves an outside effect.
+    """The turn could not be brought to an outcome.
 
-    With one it is recorded and acked; without, its mail comes back.
+    When its record proves an outside effect (`Turn.reach`) it is recorded and acked; without one its mail comes back.
     """
-
-    def __init__(self, reason: str, *, reached_outside: bool) -> None:
-        super().__init__(reason)
-        self.reached_outside = reached_outside
 
 
 class Runner(Protocol):

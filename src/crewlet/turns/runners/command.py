@@ -48,8 +48,8 @@ Breakage = Literal[
 class ProgramBroke(TurnBroke):
     """A program did not bring its turn to an outcome; `kind` names how."""
 
-    def __init__(self, kind: Breakage, detail: str, *, reached_outside: bool) -> None:
-        super().__init__(f"{kind}: {detail}", reached_outside=reached_outside)
+    def __init__(self, kind: Breakage, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
         self.kind: Breakage = kind
 
 
@@ -95,7 +95,7 @@ class CommandTurns:
         try:
             program = await self._programs.spawn(self._spec(turn, command))
         except ProgramNotStarted as error:
-            raise ProgramBroke("program_not_started", str(error), reached_outside=False) from error
+            raise ProgramBroke("program_not_started", str(error)) from error
         try:
             result = await self._talk(program, conversation, command.timeout_s)
         finally:
@@ -179,7 +179,6 @@ class _Conversation:
     def __init__(self, turn: Turn, clock: Clock) -> None:
         self.turn = turn
         self._clock = clock
-        self._has_sent = False
         self._shown_at: float | None = None
 
     async def listen(self, program: Program) -> TurnResult | None:
@@ -205,7 +204,7 @@ class _Conversation:
     def broke(self, kind: Breakage, detail: str, program: Program) -> ProgramBroke:
         tail = program.error_tail().strip()[-_TAIL_CHARS:]
         said = f"{detail}; it said: {tail}" if tail else detail
-        return ProgramBroke(kind, said, reached_outside=self._has_sent)
+        return ProgramBroke(kind, said)
 
     def _show(self, text: str) -> None:
         """Pass a line on to people, unless it comes on the heels of another: nobody reads a flood."""
@@ -220,7 +219,6 @@ class _Conversation:
             message_id = await self.turn.send(request.mail)
         except (UnknownSeat, MailRefused) as refused:
             return protocol.refused_line(str(refused))
-        self._has_sent = True
         return protocol.sent_line(message_id)
 
 

@@ -32,12 +32,12 @@ class ScriptTurns:
         for step in script.steps:
             turn.fence.check()
             try:
-                sent += await self._step(turn, step, has_sent=sent > 0)
+                sent += await self._step(turn, step)
             except (UnknownSeat, MailRefused) as refused:
                 return TurnResult("failed", str(refused))
         return TurnResult("delivered" if sent else "no_action")
 
-    async def _step(self, turn: Turn, step: ScriptStep, *, has_sent: bool) -> int:
+    async def _step(self, turn: Turn, step: ScriptStep) -> int:
         """Do one step, and say how many mails it sent."""
         match step:
             case Reply(text):
@@ -52,6 +52,6 @@ class ScriptTurns:
                 await self._clock.sleep(seconds)
                 return 0
             case Fail(reason):
-                raise TurnBroke(reason, reached_outside=has_sent)
+                raise TurnBroke(reason)
             case _:
                 assert_never(step)
