@@ -19,10 +19,8 @@ def test_the_layers_hold() -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    uv = Path(sys.executable).with_name("uv")
-    subprocess.run(
-        [uv, "build", "--quiet", "--wheel", "--out-dir", folder, ROOT], check=True, capture_output=True, timeout=100
-    )
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
     return next(folder.glob("crewlet-*.whl"))
 
 
