@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-_BEHAVIOURS = Path(__file__).parents[1] / "docs" / "behaviours.md"
+_TESTS = Path(__file__).parent
+_BEHAVIOURS = _TESTS.parent / "docs" / "behaviours.md"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A mark that claims a behaviour must name one that exists."""
+    """What starts processes is marked so; a mark that claims a behaviour must name one that exists."""
     known = set(re.findall(r"^- ([A-Z]{2}-\d\d) ", _BEHAVIOURS.read_text(encoding="utf-8"), re.MULTILINE))
     for item in items:
+        if item.path.is_relative_to(_TESTS / "process"):
+            item.add_marker(pytest.mark.process)
         for mark in item.iter_markers("proves"):
             unknown = [behaviour for behaviour in mark.args if behaviour not in known]
             if unknown or not mark.args:
