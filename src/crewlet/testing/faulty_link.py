@@ -8,12 +8,15 @@ import asyncio
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 _WITH_PAYLOAD = re.compile(rb"(?:MSG|HMSG|PUB|HPUB) ")
+_STORE_TIME = re.compile(rb'("(?:ts|time)":")(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
+_GREETING = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"protocol":1}\r\n'
 
 Judge = Callable[["Frame"], "bytes | None"]
 """Takes a frame and answers what passes in its stead: its own `raw`, other bytes, or None for nothing."""
@@ -55,6 +58,23 @@ class Frame:
         words[-1] = str(len(payload)).encode()
         return b" ".join(words) + b"\r\n" + payload + b"\r\n"
 
+    def at_store_time(self, shift_s: int) -> bytes:
+        """The same from a store whose clock is so many seconds ahead: in answers, and in what a watch delivers."""
+        words = self.head.split(b" ")
+        if len(words) > 4 and words[3].startswith(b"$JS.ACK."):
+            place = words[3].split(b".")
+            place[-2] = b"%d" % (int(place[-2]) + shift_s * 1_000_000_000)
+            words[3] = b".".join(place)
+            return replace(self, head=b" ".join(words)).raw
+        if words[0] != b"MSG" or self.body is None:
+            return self.raw
+
+        def shifted(match: re.Match[bytes]) -> bytes:
+            at = datetime.fromisoformat(match[2].decode()) + timedelta(seconds=shift_s)
+            return match[1] + at.isoformat().encode()
+
+        return self.with_payload(_STORE_TIME.sub(shifted, self.body))
+
 
 @dataclass(eq=False)
 class FaultyLink:
@@ -64,12 +84,14 @@ class FaultyLink:
         server_url: where it leads.
         on_answer, on_request: judge what passes to the client and to the server.
         lost: how many frames did not pass, so far.
+        held: requests that are on their way, until `deliver_held`.
     """
 
     server_url: str
     on_answer: Judge = lambda frame: frame.raw
     on_request: Judge = lambda frame: frame.raw
     lost: int = 0
+    held: list[Frame] = field(default_factory=list[Frame])
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
     _clients: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
@@ -126,6 +148,31 @@ class FaultyLink:
         """The next writes never arrive."""
         self.on_request = _first(count, lambda frame: frame.is_write, lambda frame: None)
 
+    def hold_writes(self, count: int) -> None:
+        """The next writes stay on their way, whatever becomes of the connection they were sent over."""
+        self.on_request = _first(count, lambda frame: frame.is_write, self._hold)
+
+    async def deliver_held(self) -> None:
+        """Let what was held reach the server now, in order, and wait until the server has taken it in."""
+        address = urlsplit(self.server_url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        try:
+            await reader.readuntil(b"\r\n")
+            held, self.held = self.held, []
+            writer.write(_GREETING + b"".join(frame.raw for frame in held) + b"PING\r\n")
+            while not (await reader.readuntil(b"\r\n")).startswith(b"PONG"):
+                pass
+        finally:
+            writer.transport.abort()
+
+    def shift_store_clock(self, seconds: int) -> None:
+        """Have the store's clock seem so many seconds ahead of what it is (behind, if negative)."""
+        self.on_answer = lambda frame: frame.at_store_time(seconds)
+
+    def answer_pings(self) -> None:
+        """Keep the clients believing that the server lives, whether it does or not."""
+        self.on_request = self._pong
+
     def lose_everything(self) -> None:
         """No message passes in either direction, while the connection looks alive."""
         self.on_answer = self.on_request = lambda frame: None if frame.carries_message else frame.raw
@@ -162,6 +209,15 @@ class FaultyLink:
             self._clients.discard(writer)
             for end in ends:
                 end.transport.abort()
+
+    def _hold(self, frame: Frame) -> None:
+        self.held.append(frame)
+
+    def _pong(self, frame: Frame) -> bytes | None:
+        if frame.head == b"PING":
+            self.inject(b"PONG\r\n")
+            return None
+        return frame.raw
 
     def _judge_answer(self, frame: Frame) -> bytes | None:
         return self._count(self.on_answer(frame))

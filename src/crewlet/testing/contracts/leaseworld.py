@@ -14,6 +14,7 @@ from crewlet.seats.lease import LEASE_PROTOCOL, ClaimRefused, ClaimResult, Grant
 from crewlet.seats.leases import LeaseStore
 from crewlet.seats.records import key_of
 from crewlet.testing.faults import FaultyCells
+from crewlet.testing.history import History, RecordedLeases
 
 LIMIT_S = 20.0
 """How long any single thing may take before a check gives up on it. Never a verdict on speed."""
@@ -28,6 +29,7 @@ class LeasesWorld:
         epochs: without an age.
         duties: entries bring their own age, up to 3 h.
         sleep: lets time pass, for the store too.
+        history: of every call to the stores made here.
     """
 
     leases: Cells
@@ -36,6 +38,7 @@ class LeasesWorld:
     clock: Clock
     entropy: Entropy
     sleep: Callable[[float], Awaitable[None]]
+    history: History = field(default_factory=History)
     _stops: list[Callable[[], Awaitable[None]]] = field(default_factory=list[Callable[[], Awaitable[None]]])
 
     @property
@@ -47,8 +50,13 @@ class LeasesWorld:
         self, *, protocol: int = LEASE_PROTOCOL, leases: Cells | None = None, epochs: Cells | None = None
     ) -> LeaseStore:
         """A process of its own: another store over the same buckets, or over what a fault makes of them."""
-        made = LeaseStore(
-            leases or self.leases, epochs or self.epochs, clock=self.clock, entropy=self.entropy, protocol=protocol
+        made = RecordedLeases(
+            leases or self.leases,
+            epochs or self.epochs,
+            history=self.history,
+            clock=self.clock,
+            entropy=self.entropy,
+            protocol=protocol,
         )
         self._stops.append(made.stop)
         return made
