@@ -1,0 +1,48 @@
+"""Renewing every lease of one node beside the bare client's pipelined compare-and-sets of as many keys."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.rawleases import RawLeases
+from benchmarks.worlds import World, hold
+from crewlet.seats.leases import LeaseStore
+
+LEASES = 10_000
+ROUNDS = 7
+SLOW_S = 1.0
+_OWNER = "bench:1"
+
+
+async def measure_in(world: World) -> dict[str, Any]:
+    """`renew_ratio`: of rates, the median of interleaved rounds; `renew_others_ratio`: the time of the other renewals
+    while one of them gets no answer, over their time without that one."""
+    store = await world.leases("renew")
+    epochs = await hold(store, _OWNER, [f"seat:held-{number}" for number in range(LEASES)])
+    bare = await RawLeases.open(world.urls, world.replicas)
+    await bare.fill(LEASES)
+    ours: list[float] = []
+    raw: list[float] = []
+    for _ in range(ROUNDS):
+        raw.append(LEASES / await bare.renew_all())
+        ours.append(LEASES / await _renew_all(store, epochs))
+    await bare.close()
+    await store.stop()
+    return {
+        "renew_ratio": round(statistics.median(a / b for a, b in zip(ours, raw, strict=True)), 3),
+        "renew_per_s": round(statistics.median(ours)),
+        "renew_by_hand_per_s": round(statistics.median(raw)),
+    }
+
+
+async def _renew_all(store: LeaseStore, epochs: dict[str, int]) -> float:
+    begun = time.perf_counter()
+    answers: Sequence[bool] = await asyncio.gather(
+        *(store.renew(resource, _OWNER, epoch) for resource, epoch in epochs.items())
+    )
+    took = time.perf_counter() - begun
+    if not all(answers):
+        raise RuntimeError("a lease was lost")
+    return took
