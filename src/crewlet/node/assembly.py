@@ -31,6 +31,7 @@ from crewlet.seats.leases import LeaseStore
 from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.runners import runner_for
 from crewlet.turns.slots import Slots
+from crewlet.turns.turn import Runner
 
 _log = structlog.get_logger()
 
@@ -95,12 +96,24 @@ class NodeConfig:
 
 
 class Node:
-    """One running node. `open`, then `start`; `drain` hands everything back; `close` ends it."""
+    """One running node. `open`, then `start`; `drain` hands everything back; `close` ends it.
 
-    def __init__(self, config: NodeConfig, company: Company, ports: Ports) -> None:
+    Args:
+        runner: makes the runner of a seat; None takes the one of the seat's kind.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        company: Company,
+        ports: Ports,
+        *,
+        runner: Callable[[Seat], Runner] | None = None,
+    ) -> None:
         self._config = config
         self._company = company
         self._ports = ports
+        self._runner = runner or self._runner_of_its_kind
         self._started_at = ports.clock.now()
         self._is_started = False
         self._is_draining = False
@@ -210,7 +223,7 @@ class Node:
         return await self._fleet.read()
 
     def _dispatch(self, seat: Seat, term: Term) -> SeatDispatch:
-        ports, config = self._ports, self._config
+        ports = self._ports
         return SeatDispatch(
             seat,
             may_start=self.host.may_start,
@@ -218,17 +231,20 @@ class Node:
             fence=self.host.fence,
             ledger=self._ledger,
             outbox=self._outbox,
-            runner=runner_for(
-                seat,
-                programs=ports.programs,
-                clock=ports.clock,
-                base_env=config.program_env,
-                default_cwd=config.company_dir,
-            ),
+            runner=self._runner(seat),
             slots=self._slots,
             clock=ports.clock,
             entropy=ports.entropy,
             on_turn=self.seats.on_turn,
+        )
+
+    def _runner_of_its_kind(self, seat: Seat) -> Runner:
+        return runner_for(
+            seat,
+            programs=self._ports.programs,
+            clock=self._ports.clock,
+            base_env=self._config.program_env,
+            default_cwd=self._config.company_dir,
         )
 
     async def _finish_mailboxes(self, handles: list[str]) -> None:

@@ -1,0 +1,202 @@
+"""Whole nodes over twins in virtual time: one store, one broker, as many nodes as a test wants."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from crewlet.adapters.local.cells import LocalCells
+from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.company.model import Company, Seat
+from crewlet.mail.envelope import Envelope
+from crewlet.mail.outbox import Outbox
+from crewlet.node.assembly import Node, NodeConfig, Ports
+from crewlet.ports.cells import BucketSpec, Cells, CellStore, Unknown, WriteResult
+from crewlet.ports.deadline import NoDeadline
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import Mail
+from crewlet.ports.programs import Program, Programs, ProgramSpec
+from crewlet.testing.twins.mail import TwinMail
+from crewlet.testing.twins.mailbroker import TwinBroker
+from crewlet.testing.virtual import VirtualClock
+from crewlet.turns.turn import Turn, TurnBroke, TurnResult
+
+TTL_S = 30.0
+
+
+class CutCells:
+    """A bucket whose writes to some keys can be cut off, as by a network that fails one way."""
+
+    def __init__(self, cells: Cells, is_cut: Callable[[str], bool]) -> None:
+        self._cells = cells
+        self._is_cut = is_cut
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cells, name)
+
+    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+        if self._is_cut(key):
+            return Unknown("cut off")
+        return await self._cells.replace(key, value, expect=expect, ttl_s=ttl_s)
+
+    async def read(self, key: str) -> Any:
+        if self._is_cut(key):
+            raise Unavailable("cut off")
+        return await self._cells.read(key)
+
+
+class CutStore:
+    def __init__(self, store: CellStore, is_cut: Callable[[str], bool]) -> None:
+        self._store = store
+        self._is_cut = is_cut
+
+    async def open(self, spec: BucketSpec) -> Cells:
+        cells = await self._store.open(spec)
+        return cast(Cells, CutCells(cells, self._is_cut)) if spec.name == "crewlet_leases" else cells
+
+
+class NoPrograms(Programs):
+    async def spawn(self, spec: ProgramSpec) -> Program:
+        raise AssertionError("no seat of these tests has a program")
+
+
+@dataclass(eq=False)
+class Ran:
+    """One run of a turn: where, what, and whether it came to its end."""
+
+    node: str
+    seat: str
+    triggers: tuple[str, ...]
+    epoch: int
+    began_at: float
+    ended_at: float | None = None
+
+
+@dataclass(eq=False)
+class Fleet:
+    """Nodes of one company on one store and broker. `turn_s` is how long each turn takes, in checked steps of 1 s."""
+
+    seats: Sequence[str]
+    turn_s: float = 0.0
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    runs: list[Ran] = field(default_factory=list[Ran])
+    cut: set[str] = field(default_factory=set[str])
+    refused: set[str] = field(default_factory=set[str])
+    break_next: str = ""
+
+    def __post_init__(self) -> None:
+        self.store = LocalCells(self.clock)
+        self.broker = TwinBroker(self.clock, ack_window_s=TTL_S)
+        self.company = Company("acme", tuple(Seat(handle) for handle in self.seats))
+        self.nodes: dict[str, Node] = {}
+
+    async def node(self, name: str, *, incarnation: int = 1) -> Node:
+        """Start a node."""
+        mail = TwinMail(self.broker, clock=self.clock, fault=self._fault)
+
+        async def open_mail(ack_window_s: float) -> Mail:
+            assert ack_window_s == TTL_S
+            await mail.start()
+            return mail
+
+        shared = CutStore(self.store, lambda key: name in self.cut)
+        config = NodeConfig(
+            node_id=name,
+            owner=f"{name}:{incarnation}",
+            roles=frozenset({"seats"}),
+            labels={},
+            max_concurrent=32,
+            lease_ttl_s=TTL_S,
+            program_env={},
+        )
+        ports = Ports(
+            lease_cells=shared,
+            cells=self.store,
+            open_mail=open_mail,
+            close_mail=mail.stop,
+            is_linked=lambda: name not in self.cut,
+            programs=NoPrograms(),
+            clock=self.clock,
+            entropy=SystemEntropy(),
+            deadline=NoDeadline(),
+            leases_can_lapse=True,
+        )
+        node = Node(config, self.company, ports, runner=lambda seat: _Recorder(self, name))
+        self.nodes[name] = node
+        await node.open()
+        await node.start()
+        return node
+
+    def refuse(self, *requests: str) -> None:
+        """Leave these requests to the broker without an answer, until `allow`."""
+        self.refused = set(requests)
+
+    def allow(self) -> None:
+        self.refused = set()
+
+    async def _fault(self, request: str) -> None:
+        if request in self.refused:
+            raise Unavailable(f"{request} is not answered")
+
+    async def stop(self, name: str) -> None:
+        node = self.nodes.pop(name)
+        await node.drain()
+        await node.close()
+
+    async def close(self) -> None:
+        for name in list(self.nodes):
+            await self.stop(name)
+
+    async def send(self, seat: str, message_id: str) -> None:
+        await next(iter(self.nodes.values())).commands.send_mail(seat, message_id, message_id=message_id)
+
+    async def publish(self, outbox: Outbox, seat: str, message_id: str) -> None:
+        """Send as a client that is no node: with a connection of its own."""
+        mail = TwinMail(self.broker, clock=self.clock)
+        await mail.start()
+        stamp = outbox.timestamp()
+        event = Envelope(id=message_id, type="external_notification", timestamp=stamp, source="person", to=seat)
+        await replace(outbox, mail=mail).post(event)
+        await mail.stop()
+
+    def holder(self, seat: str) -> str | None:
+        """The one node that admits turns of a seat now."""
+        holders = [name for name, node in self.nodes.items() if node.host.may_start(seat) is not None]
+        assert len(holders) <= 1, holders
+        return holders[0] if holders else None
+
+    async def until(self, holds: Callable[[], object], what: str, bound_s: float = 300.0) -> None:
+        give_up_at = self.clock.elapsed() + bound_s
+        while not holds():
+            assert self.clock.elapsed() < give_up_at, f"not within {bound_s} s: {what}"
+            await self.clock.sleep(0.1)
+
+    def finished(self, trigger: str) -> list[Ran]:
+        """The runs of a trigger that came to their end."""
+        return [run for run in self.runs if trigger in run.triggers and run.ended_at is not None]
+
+
+class _Recorder:
+    """A runner that does nothing but take time and check its fence, and writes down what it did."""
+
+    kind = "recorder"
+
+    def __init__(self, fleet: Fleet, node: str) -> None:
+        self._fleet = fleet
+        self._node = node
+
+    async def run(self, turn: Turn) -> TurnResult:
+        clock = self._fleet.clock
+        triggers = tuple(event.id for event in turn.mail)
+        run = Ran(self._node, turn.seat.handle, triggers, turn.fence.term.epoch, clock.elapsed())
+        self._fleet.runs.append(run)
+        if self._fleet.break_next:
+            reason, self._fleet.break_next = self._fleet.break_next, ""
+            raise TurnBroke(reason)
+        left_s = self._fleet.turn_s
+        while left_s > 0:
+            turn.fence.check()
+            await clock.sleep(min(1.0, left_s))
+            left_s -= 1.0
+        turn.fence.check()
+        run.ended_at = clock.elapsed()
+        return TurnResult("delivered")

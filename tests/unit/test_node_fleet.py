@@ -1,0 +1,132 @@
+"""Whole nodes together: handing seats over without losing or repeating mail."""
+
+import asyncio
+
+import pytest
+from node_rig import TTL_S, Fleet
+
+from crewlet.mail import topics
+from crewlet.testing.virtual import in_virtual_time
+
+
+@in_virtual_time
+async def test_a_node_alone_runs_the_whole_company_and_a_second_one_takes_its_share() -> None:
+    fleet = Fleet(("a", "b", "c", "d"))
+    await fleet.node("n1")
+    assert fleet.nodes["n1"].health().seats == ("a", "b", "c", "d")
+    await fleet.node("n2")
+    await fleet.until(lambda: len(fleet.nodes["n2"].health().seats) == 2, "the shares are even")
+    assert len(fleet.nodes["n1"].health().seats) == 2
+    snapshot = await fleet.nodes["n2"].fleet()
+    assert [(row.id, row.seats) for row in snapshot.nodes] == [("n1", 2), ("n2", 2)]
+    assert all(row.node in ("n1", "n2") and row.epoch for row in snapshot.seats)
+    assert snapshot.unplaceable == ()
+    await fleet.close()
+
+
+@pytest.mark.proves("EE-01")
+@in_virtual_time
+async def test_a_node_cut_off_from_renewals_runs_nothing_and_its_peer_runs_the_mail_once() -> None:
+    fleet = Fleet(("a",))
+    await fleet.node("n1")
+    await fleet.node("n2")
+    fleet.cut.add("n1")
+    await fleet.until(lambda: fleet.nodes["n1"].host.may_start("a") is None, "n1 stopped admitting")
+    assert fleet.nodes["n1"].health().seats == ("a",)
+    await fleet.nodes["n2"].commands.send_mail("a", "late", message_id="late")
+    await fleet.until(lambda: fleet.finished("late"), "the peer took over")
+    assert [run.node for run in fleet.runs] == ["n2"]
+    assert fleet.runs[0].epoch == 2
+    fleet.cut.clear()
+    await asyncio.sleep(3 * TTL_S)
+    assert len(fleet.runs) == 1
+    await fleet.close()
+
+
+@pytest.mark.proves("EE-02")
+@in_virtual_time
+async def test_a_turn_whose_lease_moves_stops_at_the_fence_and_runs_once_on_the_successor() -> None:
+    fleet = Fleet(("a",), turn_s=2 * TTL_S)
+    await fleet.node("n1")
+    await fleet.node("n2")
+    await fleet.send("a", "long")
+    await fleet.until(lambda: fleet.runs, "it runs")
+    fleet.cut.add("n1")
+    await fleet.until(lambda: fleet.finished("long"), "the successor finished it")
+    first, second = fleet.runs
+    assert (first.node, first.ended_at) == ("n1", None)
+    assert second.node == "n2" and second.epoch > first.epoch
+    completion = await fleet.nodes["n2"].commands.mail_outcome("a", "long")
+    assert completion.outcome == "delivered"
+    fleet.cut.clear()
+    await asyncio.sleep(2 * TTL_S)
+    assert len(fleet.runs) == 2
+    await fleet.close()
+
+
+@pytest.mark.proves("EE-04")
+@in_virtual_time
+async def test_mail_sent_while_no_node_runs_is_run_in_order_and_once_by_a_new_fleet() -> None:
+    fleet = Fleet(("a", "b"))
+    old = await fleet.node("old")
+    outbox = old.commands.outbox
+    await fleet.stop("old")
+    for number in range(3):
+        await fleet.publish(outbox, "a", f"m{number}")
+    await fleet.node("new-1")
+    await fleet.node("new-2")
+    await fleet.until(lambda: all(fleet.finished(f"m{number}") for number in range(3)), "all ran")
+    assert [run.triggers for run in fleet.runs] == [("m0",), ("m1",), ("m2",)]
+    await fleet.close()
+
+
+@pytest.mark.proves("SU-01")
+@in_virtual_time
+async def test_every_node_makes_every_mailbox_also_of_seats_it_will_not_run() -> None:
+    fleet = Fleet(("a", "b"))
+    node = await fleet.node("n1")
+    for handle in ("a", "b"):
+        for subscription in topics.mailbox(handle):
+            assert await node.commands.outbox.mail.waiting(subscription) is not None
+    await fleet.close()
+
+
+@pytest.mark.proves("QU-06")
+@in_virtual_time
+async def test_a_drain_lets_the_running_turn_end_and_hands_the_rest_to_the_peer() -> None:
+    fleet = Fleet(("a",), turn_s=20)
+    await fleet.node("n1")
+    await fleet.node("n2")
+    await fleet.send("a", "one")
+    await fleet.until(lambda: fleet.runs, "the first runs")
+    await fleet.send("a", "two")
+    await fleet.stop("n1")
+    assert fleet.finished("one") and fleet.runs[0].node == "n1"
+    await fleet.until(lambda: fleet.finished("two"), "the second runs")
+    assert [run.node for run in fleet.runs] == ["n1", "n2"]
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_restart_under_the_same_id_takes_its_seats_again_at_a_higher_epoch() -> None:
+    fleet = Fleet(("a",))
+    await fleet.node("n1")
+    await fleet.stop("n1")
+    await fleet.node("n1", incarnation=2)
+    await fleet.until(lambda: fleet.holder("a"), "it is held again")
+    term = fleet.nodes["n1"].host.term("a")
+    assert term is not None and (term.owner, term.epoch) == ("n1:2", 2)
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_the_same_id_is_one_mail_and_two_seats_may_share_an_id() -> None:
+    fleet = Fleet(("a", "b"))
+    node = await fleet.node("n1")
+    assert not (await node.commands.send_mail("a", "x", message_id="same")).is_duplicate
+    assert (await node.commands.send_mail("a", "x", message_id="same")).is_duplicate
+    assert not (await node.commands.send_mail("b", "x", message_id="same")).is_duplicate
+    await fleet.until(lambda: len(fleet.runs) == 2, "both seats ran it")
+    await asyncio.sleep(60)
+    assert sorted(run.seat for run in fleet.runs) == ["a", "b"]
+    await fleet.close()
