@@ -25,7 +25,7 @@ from crewlet.adapters.nats.address import (
     tls_context,
     without_tls,
 )
-from crewlet.adapters.nats.link import Link, NoTls
+from crewlet.adapters.nats.link import Link, NoTls, encode_headers
 from crewlet.adapters.nats.translate import (
     JETSTREAM_DISABLED,
     AccountAnswer,
@@ -50,6 +50,7 @@ __all__ = ["API_TIMEOUT_S", "BrokerAddress", "Connection", "State", "decode"]
 State = Literal["connected", "disconnected", "closed"]
 A = TypeVar("A", bound=Answer)
 
+_decoders: dict[type[Answer], msgspec.json.Decoder[Any]] = {}
 _log = structlog.get_logger()
 
 
@@ -128,9 +129,12 @@ class Connection:
         return forget
 
     async def request(
-        self, subject: str, payload: bytes = b"", *, timeout_s: float, headers: Mapping[str, str] | None = None
+        self, subject: str, payload: bytes = b"", *, timeout_s: float, headers: Mapping[str, str] | bytes | None = None
     ) -> Msg:
         """Ask, and wait for one answer.
+
+        Args:
+            headers: by name, or as `encode_headers` makes them.
 
         Raises:
             NotTaken: there is no connection, or nothing listens on the subject: the request had no effect.
@@ -140,15 +144,15 @@ class Connection:
         """
         if self._is_closing:
             raise NotLive("the connection to the broker is closed")
-        if not self._link.is_connected:
+        link = self._link
+        if not link.is_connected:
             raise NotTaken("there is no connection to the broker")
-        size = len(payload) + (12 + sum(len(name) + len(text) + 4 for name, text in headers.items()) if headers else 0)
-        if size > self._link.max_payload:
-            raise too_large(size, self._link.max_payload)
+        head = headers if isinstance(headers, bytes) else encode_headers(headers or {})
+        size = len(payload) + len(head)
+        if size > link.max_payload:
+            raise too_large(size, link.max_payload)
         try:
-            return await self._link.ask(
-                subject, payload, timeout_s=timeout_s, headers=dict(headers) if headers else None
-            )
+            return await link.ask(subject, payload, timeout_s=timeout_s, head=head)
         except errors.NoRespondersError as error:
             raise NobodyThere(f"nothing answers on {subject}") from error
         except errors.ConnectionReconnectingError as error:
@@ -332,7 +336,10 @@ def decode(data: bytes, kind: type[A]) -> A:
         Unavailable: it is not one: whoever answered, nothing is known.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+        return decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the broker's answer cannot be read: {error}") from error
 

@@ -4,7 +4,8 @@ Everything that leans on the library's inside is in this one class; the tests ag
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import structlog
@@ -13,7 +14,18 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+_NOT_IN_A_SUBJECT = re.compile(r"[ \t\r\n]")
+_NO_LINE_BREAKS = {ord("\r"): " ", ord("\n"): " "}
+
 _log = structlog.get_logger()
+
+
+def encode_headers(headers: Mapping[str, str]) -> bytes:
+    """Headers as they go over the wire, a line break in one as a space; empty for none."""
+    if not headers:
+        return b""
+    lines = "".join([f"{name}: {value.translate(_NO_LINE_BREAKS)}\r\n" for name, value in headers.items()])
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
 
 
 class NoTls(errors.Error):
@@ -27,6 +39,8 @@ class Link(Client):
         super().__init__()
         self._needs_tls = needs_tls
         self._asked = 0
+        self._answers_sid: int | None = None
+        self._answers_prefix = ""
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -37,32 +51,94 @@ class Link(Client):
         """`subscribe`, with its types known. An exception of `take` goes to the error callback."""
         return await self.subscribe(subject, cb=take)  # pyright: ignore[reportUnknownMemberType]
 
-    async def ask(self, subject: str, payload: bytes, *, timeout_s: float, headers: dict[str, str] | None) -> Msg:
-        """`request`, over the same subscription for all answers.
+    async def ask(self, subject: str, payload: bytes, *, timeout_s: float, head: bytes = b"") -> Msg:
+        """`request`, over the same subscription for all answers, in as few steps of the loop as there can be.
 
         The library's own waits with `asyncio.wait_for`, which on Python 3.11 swallows a cancellation that meets the
-        answer, and it keeps a place for every answer to a request that could not be sent.
+        answer; it keeps a place for every answer to a request that could not be sent; and it sends from one task and
+        answers from another, where this writes at once and answers from the parser.
+
+        Args:
+            head: the message's headers as `encode_headers` makes them; empty is none.
 
         Raises:
             errors.NoRespondersError, errors.Error, TimeoutError: as `request`.
         """
-        if not self._resp_sub_prefix:
-            await self._init_request_sub()
-        assert self._resp_sub_prefix
+        if self._answers_sid is None:
+            await self._listen_for_answers()
+        loop = asyncio.get_running_loop()
         self._asked += 1
         token = str(self._asked)
         answers = self._answers
-        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Msg] = loop.create_future()
         answers[token] = answer
+        timer = loop.call_later(timeout_s, _give_up, answer)
         try:
-            await self.publish(subject, payload, reply=self._resp_sub_prefix.decode() + token, headers=headers)
-            async with asyncio.timeout(timeout_s):
-                message = await answer
+            self._post(subject, self._answers_prefix + token, payload, head)
+            message = await answer
         finally:
+            timer.cancel()
             answers.pop(token, None)
         if message.headers and message.headers.get("Status") == "503":
             raise errors.NoRespondersError
         return message
+
+    async def _listen_for_answers(self) -> None:
+        if not self._resp_sub_prefix:
+            await self._init_request_sub()
+        assert self._resp_sub_prefix
+        self._answers_prefix = self._resp_sub_prefix.decode()
+        wanted = f"{self._answers_prefix}*"
+        self._answers_sid = next(sid for sid, sub in self._subs.items() if sub.subject == wanted)
+
+    def _post(self, subject: str, reply: str, payload: bytes, head: bytes) -> None:
+        """`publish` without a stop on the way to the socket.
+
+        Raises:
+            errors.Error: it was not sent.
+        """
+        if not subject or _NOT_IN_A_SUBJECT.search(subject):
+            raise errors.BadSubjectError
+        if self.is_closed:
+            raise errors.ConnectionClosedError
+        transport = self._transport
+        if not self.is_connected or transport is None:
+            raise errors.OutboundBufferLimitError
+        size = len(head) + len(payload)
+        if head:
+            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+                subject.encode(),
+                reply.encode(),
+                len(head),
+                size,
+                head,
+                payload,
+            )
+        else:
+            command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), size, payload)
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += len(payload)
+        if self._pending:
+            # In order after what waits for the library's own flusher.
+            self._pending.append(command)
+            transport.writelines(self._pending)
+            self._pending = []
+            self._pending_data_size = 0
+        else:
+            transport.write(command)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        if sid != self._answers_sid:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        self.stats["in_msgs"] += 1
+        self.stats["in_bytes"] += len(data)
+        answer = self._answers.get(subject[len(self._answers_prefix) :].decode())
+        if answer is not None and not answer.done():
+            found: dict[str, str] | None = None
+            if headers:
+                found = await self._process_headers(headers)  # pyright: ignore[reportUnknownMemberType]
+            answer.set_result(self._build_message(sid, subject, reply, data, found))
 
     @property
     def _answers(self) -> dict[str, asyncio.Future[Msg]]:
@@ -109,3 +185,10 @@ class Link(Client):
         if initial_connection and self._needs_tls and not info.get("tls_required"):
             raise NoTls("nats: the server does not require TLS")
         await super()._process_info(info, initial_connection)
+
+
+def _give_up(answer: asyncio.Future[Msg]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
+        # Looked at here, because whoever asked may have been cancelled meanwhile.
+        answer.exception()
