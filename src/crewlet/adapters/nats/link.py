@@ -39,6 +39,7 @@ class Link(Client):
         super().__init__()
         self._needs_tls = needs_tls
         self._asked = 0
+        self._is_flush_due = False
         self._answers_sid: int | None = None
         self._answers_prefix = ""
 
@@ -101,8 +102,7 @@ class Link(Client):
             raise errors.BadSubjectError
         if self.is_closed:
             raise errors.ConnectionClosedError
-        transport = self._transport
-        if not self.is_connected or transport is None:
+        if not self.is_connected:
             raise errors.OutboundBufferLimitError
         size = len(head) + len(payload)
         if head:
@@ -118,14 +118,18 @@ class Link(Client):
             command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), size, payload)
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(payload)
-        if self._pending:
-            # In order after what waits for the library's own flusher.
-            self._pending.append(command)
-            transport.writelines(self._pending)
+        self._pending.append(command)
+        if not self._is_flush_due:
+            # What one step of the loop asks goes out in one write: the calls into the kernel are what costs.
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._pending and self._transport is not None and self.is_connected:
+            self._transport.write(b"".join(self._pending))
             self._pending = []
             self._pending_data_size = 0
-        else:
-            transport.write(command)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if sid != self._answers_sid:
