@@ -27,6 +27,7 @@ from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Programs
 from crewlet.ports.term import Term
 from crewlet.seats.host import HostConfig, SeatHost
+from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.seats.leases import LeaseStore
 from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.runners import runner_for
@@ -82,6 +83,7 @@ class NodeConfig:
         program_env: variables that every program of a seat gets.
         company_dir: the folder of the company document: where programs run unless their seat says otherwise.
         handoff_wait_s: how long a hand-over other than a drain waits for the running turn.
+        lease_protocol: what holding a lease means to this build.
     """
 
     node_id: str
@@ -93,6 +95,7 @@ class NodeConfig:
     program_env: Mapping[str, str]
     company_dir: str | None = None
     handoff_wait_s: float = 600.0
+    lease_protocol: int = LEASE_PROTOCOL
 
 
 class Node:
@@ -128,7 +131,9 @@ class Node:
         ports, config = self._ports, self._config
         leases = await ports.lease_cells.open(leases_bucket(config.lease_ttl_s))
         epochs = await ports.lease_cells.open(EPOCHS_BUCKET)
-        self.leases = LeaseStore(leases, epochs, clock=ports.clock, entropy=ports.entropy)
+        self.leases = LeaseStore(
+            leases, epochs, clock=ports.clock, entropy=ports.entropy, protocol=config.lease_protocol
+        )
         if self.leases.ttl_s != config.lease_ttl_s:
             _log.warning("lease_ttl_adopted", asked_s=config.lease_ttl_s, ttl_s=self.leases.ttl_s)
         self._ledger = Ledger(await ports.cells.open(LEDGER_BUCKET))
