@@ -56,6 +56,7 @@ FAULTS = [
     pytest.param(leasefaults.an_owner_whose_renewal_landed_too_late_claims_at_a_new_epoch),
     pytest.param(leasefaults.a_renewal_still_on_its_way_cannot_land_after_the_release),
     pytest.param(leasefaults.a_renewal_whose_answer_was_lost_is_known_at_the_next_call),
+    pytest.param(leasefaults.a_member_without_quorum_concludes_nothing),
     pytest.param(leasefaults.a_release_whose_answer_was_lost_ends_the_tenure_here),
 ]
 

@@ -6,7 +6,7 @@ caller look at all three. Reads come from the store's leader and carry its own t
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -85,9 +85,13 @@ class Level:
 
     `is_reset` tells that the watch was repaired: what the caller has gathered must be rebuilt from the events that came
     since the previous `Level`.
+
+    Every write up to `revision` is in what the watcher has seen, or has been replaced, or is gone; 0 where that is not
+    known beyond the events themselves.
     """
 
     is_reset: bool = False
+    revision: int = field(default=0, compare=False)
 
 
 WatchEvent = Put | Gone | Level

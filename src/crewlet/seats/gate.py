@@ -98,8 +98,6 @@ class _View:
     async def run(self) -> None:
         """Follow the bucket until cancelled or broken; `failure` says of what."""
         try:
-            # What was written before this mark is in the watch's content, or has been replaced, or is gone.
-            base = (await self._cells.mark()).last_revision
             async with self._cells.watch() as events:
                 async for event in events:
                     match event:
@@ -111,8 +109,8 @@ class _View:
                             self._see(revision)
                             self._rows.remove(key)
                             self._since_level.remove(key)
-                        case Level(is_reset):
-                            self._level(base, is_reset=is_reset)
+                        case Level():
+                            self._level(event)
                         case _:
                             assert_never(event)
                     self._wake()
@@ -141,11 +139,10 @@ class _View:
         self._seen = max(self._seen, revision)
         self._seen_since_level = max(self._seen_since_level, revision)
 
-    def _level(self, base: int, *, is_reset: bool) -> None:
-        if is_reset:
+    def _level(self, level: Level) -> None:
+        if level.is_reset:
             self._rows, self._seen = self._since_level, self._seen_since_level
-        else:
-            self._seen = max(self._seen, base)
+        self._seen = max(self._seen, level.revision)
         self._since_level, self._seen_since_level = _Rows(self._age_s), 0
         self.is_filled = True
 

@@ -50,13 +50,15 @@ class _Hold:
 
     Attributes:
         record: as it was last written.
-        revision: of that write; None while a write is undecided, so that the next one asks first.
+        newest: the revision of the newest write that is known to be in the store.
+        revision: the same; None while a later write is undecided, so that the next one asks first.
         lapses_at, lapsed_by: readings of `Clock.elapsed` between which it lapses unless it is written again.
         is_over: it ended here, though the store may not have heard.
     """
 
     key: str
     record: LeaseRecord
+    newest: int
     revision: int | None
     lapses_at: float
     lapsed_by: float
@@ -64,6 +66,14 @@ class _Hold:
 
     def is_tenure_of(self, owner: str, epoch: int) -> bool:
         return self.record.owner == owner and self.record.epoch == epoch
+
+    def is_news_to(self, look: Look) -> bool:
+        """Whether the store that answered lacks a write that was answered to us, and that cannot have aged out yet.
+
+        So does a member that lost its quorum and does not know it. It says nothing about who holds what.
+        """
+        is_lacking = look.found is None or look.found.entry.revision < self.newest
+        return is_lacking and look.answered_at < self.lapses_at
 
     def ended_before(self, look: Look, found: Found) -> bool:
         """Whether the tenure's record was last written by an undecided write, and perhaps only after the lapse."""
@@ -156,7 +166,7 @@ class LeaseStore:
             won = await self._claims.run(request)
             if isinstance(won, ClaimRefused):
                 return won
-            hold = _Hold(key, won.record, won.revision, won.lapses_at, won.lapsed_by)
+            hold = _Hold(key, won.record, won.revision, won.revision, won.lapses_at, won.lapsed_by)
             self._holds[key] = hold
             return Granted(await self._granted(resource, hold, won))
 
@@ -216,7 +226,7 @@ class LeaseStore:
         if hold is not None and hold.is_tenure_of(owner, epoch):
             hold.is_over = True
         for _ in range(_ROUNDS):
-            look = await self._table.look(key)
+            look = await self._look_at(key, owner, epoch)
             found = look.found
             if found is None or not found.is_tenure_of(owner, epoch):
                 self._forget(key, owner, epoch)
@@ -336,14 +346,14 @@ class LeaseStore:
     ) -> bool:
         """Renew the record as the store has it."""
         for _ in range(_ROUNDS):
-            look = await self._table.look(key)
+            look = await self._look_at(key, owner, epoch)
             found = look.live
             if found is None or not found.is_tenure_of(owner, epoch):
                 self._forget(key, owner, epoch)
                 return False
             hold = self._holds.get(key)
             if hold is None or not hold.is_tenure_of(owner, epoch):
-                hold = self._holds[key] = _Hold(key, found.record, None, *look.lapse(found))
+                hold = self._holds[key] = _Hold(key, found.record, found.entry.revision, None, *look.lapse(found))
             elif hold.ended_before(look, found):
                 await self._give_back_late(hold, found.entry.revision)
                 return False
@@ -362,6 +372,18 @@ class LeaseStore:
                     assert_never(result)
         raise Unavailable(f"{key}: the renewal was overtaken {_ROUNDS} times")
 
+    async def _look_at(self, key: str, owner: str, epoch: int) -> Look:
+        """The record of a tenure, from a store that knows at least what this process was told of it.
+
+        Raises:
+            Unavailable: nobody answered, or one who is behind.
+        """
+        look = await self._table.look(key)
+        hold = self._holds.get(key)
+        if hold is not None and hold.is_tenure_of(owner, epoch) and hold.is_news_to(look):
+            raise Unavailable(f"{key}: the member that answered is behind")
+        return look
+
     async def _landed(
         self, hold: _Hold, record: LeaseRecord, revision: int, sent_at: float, lapse: tuple[float, float]
     ) -> bool:
@@ -375,7 +397,7 @@ class LeaseStore:
                 return False
             hold.is_over = False
         lifetime_s = self._table.lifetime_s(record)
-        hold.record, hold.revision = record, revision
+        hold.record, hold.revision, hold.newest = record, revision, revision
         hold.lapses_at, hold.lapsed_by = sent_at + lifetime_s, answered_at + lifetime_s
         return True
 

@@ -1,4 +1,4 @@
-"""Faults over cells: lost answers, late writes, writes that never arrive, silence. Scripted one by one, or seeded.
+"""Faults over cells: lost answers, late writes, writes that never arrive, stale reads, silence. Scripted, or seeded.
 
 A write that the caller has given up on may still reach the store; that is what makes these faults worth testing. The
 wrapper keeps its own tasks for such writes, so that cancelling the caller does not stop them.
@@ -91,6 +91,7 @@ class FaultyCells(Cells):
         self._random = random or Random(0)
         self.faults = faults or Faults()
         self.is_cut = False
+        self._stale: tuple[int, dict[str, Entry]] | None = None
         self.calls: list[Call] = []
         self._scripts: deque[_Script] = deque()
         self._late: deque[Callable[[], Awaitable[WriteResult]]] = deque()
@@ -112,9 +113,19 @@ class FaultyCells(Cells):
         """From now on nobody answers, and nothing arrives."""
         self.is_cut = True
 
+    async def go_stale(self) -> None:
+        """From now on be like a member that lost its quorum: reads answer what is there now, and no write lands."""
+        entries = {entry.key: entry for entry in await self._cells.list()}
+        self._stale = (await self._cells.mark()).last_revision, entries
+
+    def stale_as(self, other: "FaultyCells") -> None:
+        """Answer reads from the moment at which another view of the bucket went stale."""
+        self._stale = other._stale
+
     def heal(self) -> None:
         """End every fault, the chances included. Late writes stay late."""
         self.is_cut = False
+        self._stale = None
         self.faults = Faults()
         self._scripts.clear()
 
@@ -131,14 +142,17 @@ class FaultyCells(Cells):
 
     async def read(self, key: str) -> Entry | None:
         await self._meet("read", key)
-        return await self._cells.read(key)
+        return await self._cells.read(key) if self._stale is None else self._stale[1].get(key)
 
     async def mark(self) -> Mark:
         await self._meet("mark", "")
-        return await self._cells.mark()
+        mark = await self._cells.mark()
+        return mark if self._stale is None else Mark(mark.store_now, self._stale[0])
 
     async def list(self, prefix: str = "") -> Sequence[Entry]:
         await self._meet("list", prefix)
+        if self._stale is not None:
+            return [entry for key, entry in sorted(self._stale[1].items()) if key.startswith(prefix)]
         return await self._cells.list(prefix)
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
@@ -182,7 +196,7 @@ class FaultyCells(Cells):
 
     async def _suffer(self, fault: Fault, write: Callable[[], Awaitable[WriteResult]]) -> WriteResult:
         unknown = Unknown("a planted fault")
-        if self.is_cut or fault is Fault.LOST:
+        if self.is_cut or self._stale is not None or fault is Fault.LOST:
             return unknown
         match fault:
             case Fault.UNANSWERED:

@@ -143,7 +143,7 @@ class LocalBucket(Cells):
     @asynccontextmanager
     async def watch(self, prefix: str = "") -> AsyncGenerator[AsyncIterator[WatchEvent], None]:
         present = sorted(await self.list(prefix), key=lambda entry: entry.revision)
-        watcher = _Watcher(prefix, present)
+        watcher = _Watcher(prefix, present, self._last_revision)
         self._watchers.append(watcher)
         try:
             yield watcher
@@ -220,9 +220,9 @@ class _Watcher(AsyncIterator[WatchEvent]):
     A cancelled wait loses nothing.
     """
 
-    def __init__(self, prefix: str, present: Sequence[Entry]) -> None:
+    def __init__(self, prefix: str, present: Sequence[Entry], last_revision: int) -> None:
         self._prefix = prefix
-        self._first: deque[WatchEvent] = deque([*(Put(entry) for entry in present), Level()])
+        self._first: deque[WatchEvent] = deque([*(Put(entry) for entry in present), Level(revision=last_revision)])
         self._later: dict[str, WatchEvent] = {}
         self._has_more = asyncio.Event()
 

@@ -47,7 +47,7 @@ class Feed(AsyncIterator[WatchEvent]):
         # What went while nobody watched would else live on in a caller who had seen it after the last level.
         gone: list[WatchEvent] = [Gone(key, revision) for key in sorted(self._known - present)]
         puts: list[WatchEvent] = [Put(entry) for entry in sorted(entries, key=lambda entry: entry.revision)]
-        self._first = deque([*gone, *puts, Level(is_reset)])
+        self._first = deque([*gone, *puts, Level(is_reset, revision)])
         self._later.clear()
         self._known = present
         self._has_more.set()

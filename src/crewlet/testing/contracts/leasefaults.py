@@ -278,6 +278,29 @@ async def an_outage_inside_the_ttl_costs_nothing(world: LeasesWorld) -> None:
     assert await store.renew("seat:a", "n:1", lease.epoch) is True
 
 
+async def a_member_without_quorum_concludes_nothing(world: LeasesWorld) -> None:
+    """Its reads are of a time before the claim, or before the last renewal, which by them has lapsed long ago."""
+    leases = world.faulty(world.leases)
+    store = world.store(leases=leases)
+    old = granted(await store.claim("seat:old", "n:1", ttl_s=world.ttl_s / 4))
+    await world.sleep(world.ttl_s / 8)
+    deposed = world.faulty(world.leases)
+    await deposed.go_stale()
+    new = granted(await store.claim("seat:new", "n:1"))
+    assert await store.renew("seat:old", "n:1", old.epoch, ttl_s=world.ttl_s)
+    await world.sleep(world.ttl_s / 4)
+    leases.stale_as(deposed)
+    for lease in (old, new):
+        await raises(Unavailable, lambda lease=lease: store.renew(lease.resource, "n:1", lease.epoch))
+        await raises(Unavailable, lambda lease=lease: store.renew(lease.resource, "n:1", lease.epoch))
+    await raises(Unavailable, lambda: store.release("seat:new", "n:1", new.epoch))
+    await raises(Unavailable, lambda: store.claim("seat:free", "n:1"))
+    leases.heal()
+    assert await store.renew("seat:old", "n:1", old.epoch) is True
+    assert await store.release("seat:new", "n:1", new.epoch) is True
+    assert granted(await world.store().claim("seat:new", "m:1")).epoch == new.epoch + 1
+
+
 async def a_release_whose_answer_was_lost_ends_the_tenure_here(world: LeasesWorld) -> None:
     for fault in (Fault.UNANSWERED, Fault.LOST):
         leases = world.faulty(world.leases)
