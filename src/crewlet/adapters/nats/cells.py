@@ -5,6 +5,7 @@ write, and give a later write no age of its own. The layout on the stream is the
 """
 
 import asyncio
+import itertools
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.lane import Lane
 from crewlet.adapters.nats.settle import Write, newest_message, settle
 from crewlet.adapters.nats.translate import (
     REPLICAS_NEED_A_CLUSTER,
@@ -151,6 +153,11 @@ class NatsBucket(Cells):
         self._entropy = entropy
         self._ages_markers = ages_markers
         self._is_replicated = is_replicated
+        self._lane = Lane(connection)
+        self._budget_s = _budget_s(spec.max_age_s)
+        # Unique among all writers, so that a number is enough to tell its writes apart.
+        self._writer = entropy.token(12)
+        self._writes = itertools.count(1)
         self._stream = f"KV_{spec.name}"
         self._subjects = f"$KV.{spec.name}."
 
@@ -164,34 +171,34 @@ class NatsBucket(Cells):
 
     async def read(self, key: str) -> Entry | None:
         check_key(key)
-        found = await self._patiently(lambda timeout_s: self._newest(key, timeout_s))
+        found = await self._patiently(lambda wait_s, timeout_s: self._newest(key, wait_s, timeout_s))
         return None if found is None or found.is_marker else self._entry(found)
 
     async def mark(self) -> Mark:
-        answer = await self._patiently(lambda timeout_s: self._info({}, timeout_s))
+        answer = await self._patiently(lambda wait_s, timeout_s: self._info({}, wait_s, timeout_s))
         if answer.ts is None:
             raise Unavailable(f"{self.name}: the broker's answer carries no time")
         return Mark(answer.ts, answer.state.last_seq)
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
-        return await self._write(key, value, 0, _age_header(ttl_s), ttl_s)
+        return await self._write(key, value, 0, ttl_s)
 
     async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
         check_expect(expect)
-        return await self._write(key, value, expect, _age_header(ttl_s), ttl_s)
+        return await self._write(key, value, expect, ttl_s)
 
     async def remove(self, key: str, *, expect: int) -> WriteResult:
         check_key(key)
         check_expect(expect)
-        age = _age_header(MARKER_AGE_S) if self._ages_markers else {}
-        return await self._write(key, b"", expect, {"KV-Operation": "DEL", **age}, None)
+        age = _age_line(MARKER_AGE_S) if self._ages_markers else ""
+        return await self._settle(key, b"", expect, f"KV-Operation: DEL\r\n{age}", self._budget_s)
 
     async def list(self, prefix: str = "") -> Sequence[Entry]:
         check_prefix(prefix)
         wanted = {"subjects_filter": f"{self._subjects}{prefix}>"}
-        answer = await self._patiently(lambda timeout_s: self._info(wanted, timeout_s))
+        answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
         subjects = sorted(answer.state.subjects or ())
         if len(subjects) < answer.total:
             raise Unavailable(f"{self.name}: the broker named {len(subjects)} of {answer.total} keys")
@@ -216,39 +223,43 @@ class NatsBucket(Cells):
         finally:
             await watch.stop()
 
-    async def _write(
-        self, key: str, value: bytes, expect: int, headers: dict[str, str], ttl_s: float | None
-    ) -> WriteResult:
-        write_id = self._entropy.token(12)
-        write = Write(self._stream, self._subjects + key, value, expect, write_id, headers, self._is_replicated)
-        return await settle(self._connection, write, budget_s=self._budget_s(ttl_s))
+    async def _write(self, key: str, value: bytes, expect: int, ttl_s: float | None) -> WriteResult:
+        if ttl_s is None:
+            return await self._settle(key, value, expect, "", self._budget_s)
+        return await self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s))
 
-    def _budget_s(self, ttl_s: float | None = None) -> float:
-        """A write that landed must still be there when the last repeat is judged, so: a third of its shortest age."""
-        return min([LONGEST_SETTLING_S, *(age / 3 for age in (ttl_s, self.max_age_s) if age is not None)])
+    async def _settle(self, key: str, value: bytes, expect: int, more: str, budget_s: float) -> WriteResult:
+        write_id = f"{self._writer}.{next(self._writes)}"
+        write = Write(self._stream, self._subjects + key, value, expect, write_id, more, self._is_replicated)
+        return await settle(self._lane, write, budget_s=budget_s)
 
-    async def _patiently(self, ask: Callable[[float], Awaitable[T]]) -> T:
-        """Ask until somebody answers: an election or a new connection takes a moment, and a read may be repeated."""
+    async def _patiently(self, ask: Callable[[float, float], Awaitable[T]]) -> T:
+        """Ask until somebody answers: an election or a new connection takes a moment, and a read may be repeated.
+
+        Args:
+            ask: told the seconds it may wait for its turn, and for its answer.
+        """
         clock = self._connection.clock
-        budget_s = self._budget_s()
-        deadline = clock.elapsed() + budget_s
+        deadline = clock.elapsed() + self._budget_s
         pause_s = 0.02
         while True:
             left_s = max(0.05, deadline - clock.elapsed())
             try:
-                return await ask(min(left_s, budget_s / 2))
+                return await ask(left_s, min(left_s, self._budget_s / 2))
             except Unavailable:
                 if clock.elapsed() + pause_s >= deadline:
                     raise
             await clock.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.2)
 
-    async def _newest(self, key: str, timeout_s: float) -> StoredMessage | None:
-        return await newest_message(self._connection, self._stream, self._subjects + key, timeout_s=timeout_s)
+    async def _newest(self, key: str, wait_s: float, timeout_s: float) -> StoredMessage | None:
+        return await newest_message(self._lane, self._stream, self._subjects + key, timeout_s=timeout_s, wait_s=wait_s)
 
-    async def _info(self, body: dict[str, Any], timeout_s: float) -> StreamAnswer:
+    async def _info(self, body: dict[str, Any], wait_s: float, timeout_s: float) -> StreamAnswer:
         try:
-            return await self._connection.api(f"STREAM.INFO.{self._stream}", body, StreamAnswer, timeout_s=timeout_s)
+            return await self._lane.api(
+                f"STREAM.INFO.{self._stream}", body, StreamAnswer, timeout_s=timeout_s, wait_s=wait_s
+            )
         except ApiError as error:
             raise Unavailable(f"{self.name}: {error}") from error
 
@@ -256,6 +267,11 @@ class NatsBucket(Cells):
         return Entry(found.subject.removeprefix(self._subjects), found.data, found.seq, found.time)
 
 
-def _age_header(ttl_s: float | None) -> dict[str, str]:
+def _age_line(ttl_s: float) -> str:
     """Whole seconds, rounded up: the server cuts off what is beyond, and early is worse than late."""
-    return {} if ttl_s is None else {"Nats-TTL": f"{math.ceil(ttl_s)}s"}
+    return f"Nats-TTL: {math.ceil(ttl_s)}s\r\n"
+
+
+def _budget_s(*ages_s: float | None) -> float:
+    """A write that landed must still be there when the last repeat is judged, so: a third of its shortest age."""
+    return min([LONGEST_SETTLING_S, *(age / 3 for age in ages_s if age is not None)])

@@ -7,7 +7,10 @@ is in the way, the id of the record lying there tells whose it is.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crewlet.adapters.nats.connection import Connection, decode
+import msgspec
+
+from crewlet.adapters.nats.connection import decode
+from crewlet.adapters.nats.lane import Lane
 from crewlet.adapters.nats.translate import (
     ID_IN_PROCESS,
     NO_MESSAGE,
@@ -29,8 +32,7 @@ _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True, gc=False):
     """What is to be written.
 
     Attributes:
@@ -38,8 +40,8 @@ class Write:
         subject: the key's subject.
         value: the payload.
         expect: the subject's newest sequence as the writer knows it; 0 is a create.
-        id: names this write and no other.
-        headers: further ones.
+        id: names this write and no other; plain letters, digits, `.` and `-`.
+        more: further header lines, each with its line end.
         is_replicated: whether a deposed leader could answer.
     """
 
@@ -48,7 +50,7 @@ class Write:
     value: bytes
     expect: int
     id: str
-    headers: Mapping[str, str]
+    more: str = ""
     is_replicated: bool = False
 
 
@@ -81,22 +83,24 @@ def verdict(ack: PubAck, expect: int, *, is_replicated: bool) -> Done | Conflict
     return Undecided(f"{fault.description} ({fault.err_code})", may_be_in)
 
 
-async def settle(connection: Connection, write: Write, *, budget_s: float) -> WriteResult:
-    """Write, and repeat until it is definite or the budget is spent.
+async def settle(lane: Lane, write: Write, *, budget_s: float) -> WriteResult:
+    """Write, and repeat until it is definite or the budget is spent; waiting for a turn is part of it.
 
     Cancellation: as good as Unknown.
     """
-    return await _Settling(connection, write, budget_s).run()
+    return await _Settling(lane, write, budget_s).run()
 
 
 class _Settling:
-    def __init__(self, connection: Connection, write: Write, budget_s: float) -> None:
-        self._connection = connection
+    __slots__ = ("_budget_s", "_expect", "_ids", "_lane", "_may_be_in", "_started", "_write")
+
+    def __init__(self, lane: Lane, write: Write, budget_s: float) -> None:
+        self._lane = lane
         self._write = write
         self._budget_s = budget_s
-        self._started = connection.clock.elapsed()
+        self._started = lane.clock.elapsed()
         self._expect = write.expect
-        self._ids: set[str] = set()
+        self._ids: list[str] = []
         self._may_be_in = False
 
     async def run(self) -> WriteResult:
@@ -112,27 +116,29 @@ class _Settling:
                 continue
             reason = step.reason
             self._may_be_in = self._may_be_in or step.may_be_in
-            await self._connection.clock.sleep(min(pause_s, max(0.0, self._left_s())))
+            await self._lane.clock.sleep(min(pause_s, max(0.0, self._left_s())))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return Unknown(f"{self._write.subject}: {reason}")
 
     def _left_s(self) -> float:
-        return self._budget_s - (self._connection.clock.elapsed() - self._started)
+        return self._budget_s - (self._lane.clock.elapsed() - self._started)
 
-    def _timeout_s(self) -> float:
+    def _timeout_s(self, left_s: float) -> float:
         """Of one try: short enough for two more."""
-        return max(0.05, min(self._left_s(), self._budget_s / 3))
+        return max(0.05, min(left_s, self._budget_s / 3))
 
     async def _send(self) -> Done | Conflict | Undecided:
+        write = self._write
         # Another expectation is another write to the server's register of ids.
-        write_id = f"{self._write.id}-{self._expect}"
-        self._ids.add(write_id)
-        headers = {MSG_ID: write_id, _EXPECTED: str(self._expect), **self._write.headers}
+        write_id = f"{write.id}-{self._expect}"
+        self._ids.append(write_id)
+        head = f"NATS/1.0\r\n{MSG_ID}: {write_id}\r\n{_EXPECTED}: {self._expect}\r\n{write.more}\r\n".encode()
+        left_s = self._left_s()
         try:
-            message = await self._connection.request(
-                self._write.subject, self._write.value, timeout_s=self._timeout_s(), headers=headers
+            message = await self._lane.request(
+                write.subject, write.value, timeout_s=self._timeout_s(left_s), wait_s=left_s, head=head
             )
-            return verdict(decode(message.data, PubAck), self._expect, is_replicated=self._write.is_replicated)
+            return verdict(decode(message.data, PubAck), self._expect, is_replicated=write.is_replicated)
         except NotTaken as error:
             return Undecided(str(error), may_be_in=False)
         except Unavailable as error:
@@ -151,7 +157,8 @@ class _Settling:
         if not is_create and not self._may_be_in:
             return Refused(actual)
         try:
-            found = await message_at(self._connection, self._write.stream, actual, timeout_s=self._timeout_s())
+            timeout_s = self._timeout_s(self._left_s())
+            found = await message_at(self._lane, self._write.stream, actual, timeout_s=timeout_s)
         except Unavailable as error:
             return Undecided(str(error), may_be_in=False)
         if found is None:
@@ -164,31 +171,31 @@ class _Settling:
         return Refused(actual)
 
 
-async def message_at(connection: Connection, stream: str, sequence: int, *, timeout_s: float) -> StoredMessage | None:
+async def message_at(lane: Lane, stream: str, sequence: int, *, timeout_s: float) -> StoredMessage | None:
     """The message at a sequence, from the stream's leader; None when it holds none there.
 
     Raises:
         Unavailable: nobody answered.
     """
-    return await _message(connection, stream, {"seq": sequence}, timeout_s)
+    return await _message(lane, stream, {"seq": sequence}, timeout_s)
 
 
 async def newest_message(
-    connection: Connection, stream: str, subject: str, *, timeout_s: float
+    lane: Lane, stream: str, subject: str, *, timeout_s: float, wait_s: float | None = None
 ) -> StoredMessage | None:
     """A subject's newest message, from the stream's leader; None when it has none.
 
     Raises:
         Unavailable: nobody answered.
     """
-    return await _message(connection, stream, {"last_by_subj": subject}, timeout_s)
+    return await _message(lane, stream, {"last_by_subj": subject}, timeout_s, wait_s)
 
 
 async def _message(
-    connection: Connection, stream: str, body: Mapping[str, object], timeout_s: float
+    lane: Lane, stream: str, body: Mapping[str, object], timeout_s: float, wait_s: float | None = None
 ) -> StoredMessage | None:
     try:
-        answer = await connection.api(f"STREAM.MSG.GET.{stream}", body, MessageAnswer, timeout_s=timeout_s)
+        answer = await lane.api(f"STREAM.MSG.GET.{stream}", body, MessageAnswer, timeout_s=timeout_s, wait_s=wait_s)
     except ApiError as error:
         if error.err_code == NO_MESSAGE:
             return None

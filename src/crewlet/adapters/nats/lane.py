@@ -1,0 +1,99 @@
+"""The requests of one bucket, so many at once.
+
+Whoever waits for a turn has sent nothing yet. Without a limit ten thousand writes of one moment would be counted out
+while they merely stand in line at the broker, and be sent again on top.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from nats.aio.msg import Msg
+
+from crewlet.adapters.nats.connection import Connection, decode
+from crewlet.adapters.nats.translate import Answer, NotTaken
+from crewlet.ports.clock import Clock
+
+AT_ONCE = 1024
+
+A = TypeVar("A", bound=Answer)
+
+
+class Lane:
+    """One bucket's way to the broker. First come, first served; an unanswered request holds one place till it ends."""
+
+    def __init__(self, connection: Connection, at_once: int = AT_ONCE) -> None:
+        self._connection = connection
+        self._free = at_once
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def clock(self) -> Clock:
+        return self._connection.clock
+
+    async def request(
+        self, subject: str, payload: bytes, *, timeout_s: float, wait_s: float, head: bytes | None = None
+    ) -> Msg:
+        """Ask, and wait for one answer.
+
+        Args:
+            timeout_s: for the answer, from when it is sent.
+            wait_s: for the turn before that.
+            head: headers as `encode_headers` makes them.
+
+        Raises:
+            NotTaken: also when its turn did not come.
+            Unavailable, Misuse, NotLive: as `Connection.request`.
+        """
+        if self._free > 0:
+            self._free -= 1
+        else:
+            await self._turn(subject, wait_s)
+        try:
+            return await self._connection.request(subject, payload, timeout_s=timeout_s, headers=head)
+        finally:
+            self._leave()
+
+    async def api(
+        self, verb: str, body: Mapping[str, Any], kind: type[A], *, timeout_s: float, wait_s: float | None = None
+    ) -> A:
+        """Ask the JetStream API. The turn is waited for as long as the answer, unless told.
+
+        Raises:
+            ApiError: a definite refusal.
+            Unavailable: no answer, or a server that cannot answer now.
+        """
+        payload = msgspec.json.encode(body)
+        wait_s = timeout_s if wait_s is None else wait_s
+        message = await self.request(f"$JS.API.{verb}", payload, timeout_s=timeout_s, wait_s=wait_s)
+        answer = decode(message.data, kind)
+        if answer.error is not None:
+            raise answer.error.as_error()
+        return answer
+
+    async def _turn(self, subject: str, wait_s: float) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        timer = asyncio.get_running_loop().call_later(wait_s, turn.cancel)
+        try:
+            # Waits without taking the timer's cancellation for the caller's.
+            await asyncio.wait([turn])
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._leave()
+            turn.cancel()
+            raise
+        finally:
+            timer.cancel()
+        if turn.cancelled():
+            raise NotTaken(f"{subject}: no turn within {wait_s:g} s")
+
+    def _leave(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
