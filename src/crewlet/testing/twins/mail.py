@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -31,6 +32,8 @@ from crewlet.testing.twins.mailbroker import Message, TwinBroker, TwinPull
 
 __all__ = ["TwinBroker", "TwinMail"]
 
+T = TypeVar("T")
+
 TROUBLE_PAUSE_S = 0.1
 
 log = structlog.get_logger()
@@ -39,18 +42,57 @@ Fault = Callable[[str], Awaitable[None]]
 """Called with the name of each request before it reaches the broker; it may sleep, or raise Unavailable."""
 
 
+class MailWire(Protocol):
+    """What lies between one node and the broker."""
+
+    async def ask(self, name: str, effect: Callable[[], T]) -> T:
+        """Have an effect at the broker. It may take place more than once, or after the caller has gone.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        ...
+
+    async def crossing(self) -> bool:
+        """Wait as long as mail takes from the broker to the node. False: it is lost on the way."""
+        ...
+
+
+class PlainWire:
+    """Everything arrives at once, but for what a fault does to requests on their way out."""
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        self._fault = fault
+
+    async def ask(self, name: str, effect: Callable[[], T]) -> T:
+        if self._fault is not None:
+            await self._fault(name)
+        return effect()
+
+    async def crossing(self) -> bool:
+        return True
+
+
 class TwinMail:
     """The mail of one node on a `TwinBroker`.
 
     Args:
         clock: the node's own clock, where it differs from the broker's.
         fault: what happens to requests on their way; None lets all through.
+        wire: what lies between, in place of a mere fault.
     """
 
-    def __init__(self, broker: TwinBroker, *, clock: Clock | None = None, fault: Fault | None = None) -> None:
+    def __init__(
+        self,
+        broker: TwinBroker,
+        *,
+        clock: Clock | None = None,
+        fault: Fault | None = None,
+        wire: MailWire | None = None,
+    ) -> None:
         self._broker = broker
         self._clock = clock or broker.clock
-        self._fault = fault
+        self._wire = wire or PlainWire(fault)
         self._switchboard = Switchboard(self._clock)
 
     async def start(self) -> None:
@@ -71,28 +113,25 @@ class TwinMail:
     ) -> Published:
         self._switchboard.require_live()
         check_message(message_id, headers)
-        await self._request("publish")
-        return self._broker.publish(topic, data, message_id=message_id, headers=headers or {})
+        return await self._wire.ask(
+            "publish", lambda: self._broker.publish(topic, data, message_id=message_id, headers=headers or {})
+        )
 
     async def ensure_subscription(self, subscription: Subscription) -> bool:
         self._switchboard.require_live()
-        await self._request("ensure_subscription")
-        return self._broker.ensure(subscription)
+        return await self._wire.ask("ensure_subscription", lambda: self._broker.ensure(subscription))
 
     async def delete_subscription(self, subscription: Subscription) -> bool:
         self._switchboard.require_live()
-        await self._request("delete_subscription")
-        return self._broker.delete(subscription)
+        return await self._wire.ask("delete_subscription", lambda: self._broker.delete(subscription))
 
     async def list_subscriptions(self, pattern: str) -> Sequence[Subscription]:
         self._switchboard.require_live()
-        await self._request("list_subscriptions")
-        return self._broker.listing(pattern)
+        return await self._wire.ask("list_subscriptions", lambda: self._broker.listing(pattern))
 
     async def waiting(self, subscription: Subscription) -> Backlog | None:
         self._switchboard.require_live()
-        await self._request("waiting")
-        return self._broker.backlog(subscription)
+        return await self._wire.ask("waiting", lambda: self._broker.backlog(subscription))
 
     async def attach(
         self,
@@ -104,11 +143,10 @@ class TwinMail:
         options: BatchOptions | None = None,
     ) -> Attachment:
         self._switchboard.require_live()
-        await self._request("attach")
-        self._broker.ensure(subscription)
+        await self._wire.ask("attach", lambda: self._broker.ensure(subscription))
         consumer = Consumer(
             subscription,
-            TwinFeed(self._broker, subscription, clock=self._clock, request=self._request),
+            TwinFeed(self._broker, subscription, clock=self._clock, wire=self._wire),
             handler,
             switchboard=self._switchboard,
             clock=self._clock,
@@ -132,10 +170,6 @@ class TwinMail:
         self._switchboard.require_live()
         return await self._switchboard.wait_for_handlers(timeout_s)
 
-    async def _request(self, name: str) -> None:
-        if self._fault is not None:
-            await self._fault(name)
-
 
 @dataclass(slots=True)
 class _Held:
@@ -148,24 +182,19 @@ class _Held:
 class TwinFeed:
     """A `Feed` on the twin's broker."""
 
-    def __init__(
-        self,
-        broker: TwinBroker,
-        subscription: Subscription,
-        *,
-        clock: Clock,
-        request: Callable[[str], Awaitable[None]],
-    ) -> None:
+    def __init__(self, broker: TwinBroker, subscription: Subscription, *, clock: Clock, wire: MailWire) -> None:
         self._broker = broker
         self._subscription = subscription
         self._clock = clock
-        self._request = request
+        self._wire = wire
         self._hand: dict[int, _Held] = {}
         self._arrived: deque[Delivery] = deque()
         self._finished: set[int] = set()
+        self._opened: list[TwinPull] = []
         self._pull: TwinPull | None = None
         self._pull_sent_at = 0.0
         self._is_closing = False
+        self._is_closed = False
         self.on_arrival: Callable[[], None] = lambda: None
         self._prolonging: asyncio.Task[None] | None = None
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
@@ -193,31 +222,25 @@ class TwinFeed:
         held = self._stop_prolonging(deliveries)
         self._finished.update(one.delivery.sequence for one in held)
         for one in held:
-            if await self._reaches("ack"):
-                self._broker.ack(self._subscription, one.delivery.sequence)
+            await self._reaches("ack", self._broker.ack, one.delivery.sequence)
         self.forget(deliveries)
 
     async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
         for one in self._stop_prolonging(deliveries):
-            if await self._reaches("nak"):
-                self._broker.nak(self._subscription, one.delivery.sequence, delay_s)
+            await self._reaches("nak", self._broker.nak, one.delivery.sequence, delay_s)
             self._hand.pop(one.delivery.sequence, None)
 
     async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
         margin_s = min(1.0, self._broker.ack_window_s / 10)
         for one in self._stop_prolonging(deliveries):
-            if self._clock.elapsed() < one.window_ends - margin_s and await self._reaches("nak"):
-                self._broker.nak(self._subscription, one.delivery.sequence, 0.0)
+            if self._clock.elapsed() < one.window_ends - margin_s:
+                await self._reaches("nak", self._broker.nak, one.delivery.sequence, 0.0)
             self._hand.pop(one.delivery.sequence, None)
 
     async def bury(self, delivery: Delivery, reason: str) -> None:
         held = self._hand.get(delivery.sequence)
         if held is None:
             return
-        if not await self._reaches("dead_letter"):
-            await self.give_back([delivery], 30.0)
-            return
-        self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
         history = {
             "Crewlet-Message-Id": delivery.id,
             "Crewlet-Topic": self._subscription.topic,
@@ -225,12 +248,22 @@ class TwinFeed:
             "Crewlet-Deliveries": str(delivery.deliveries),
             "Crewlet-Reason": reason,
         }
-        self._broker.publish(
-            f"dlq.{self._subscription.topic}",
-            delivery.data,
-            message_id=f"{self._subscription.group}:{delivery.sequence}",
-            headers={**held.headers, **history},
-        )
+
+        def letter() -> None:
+            self._broker.publish(
+                f"dlq.{self._subscription.topic}",
+                delivery.data,
+                message_id=f"{self._subscription.group}:{delivery.sequence}",
+                headers={**held.headers, **history},
+            )
+
+        try:
+            await self._wire.ask("dead_letter", letter)
+        except Unavailable:
+            self._log.warning("mail_request_lost", request="dead_letter")
+            await self.give_back([delivery], 30.0)
+            return
+        self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
         await self.ack([delivery])
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:
@@ -249,30 +282,46 @@ class TwinFeed:
     async def close(self) -> None:
         self.stop()
         try:
-            await self._request("detach")
+            await self._wire.ask("detach", self._close_pulls)
         except Unavailable as error:
             raise DetachUnproven(f"the broker did not confirm that {self._subscription} has no open pull") from error
+        self._is_closed = True
         if self._pull is not None:
-            self._broker.close_pull(self._subscription, self._pull)
             self._collect(self._pull)
+
+    def _open(self, count: int, wait_s: float) -> TwinPull:
+        """At the broker. A request that comes after the proof of detach would have come before it on one connection."""
+        pull = TwinPull(count, 0.0, is_ended=True) if self._is_closed else None
+        pull = pull or self._broker.open_pull(self._subscription, count, wait_s)
+        self._opened = [each for each in (*self._opened, pull) if not each.is_ended]
+        return pull
+
+    def _close_pulls(self) -> None:
+        """At the broker: whatever of this attachment is open there, also what it never heard of."""
+        for pull in self._opened:
+            self._broker.close_pull(self._subscription, pull)
 
     async def _fill(self, count: int, wait_s: float) -> None:
         """Keep one pull open until it is answered or expires. A pull that nobody collects keeps what it got."""
+        sent_at = self._clock.elapsed()
         try:
-            await self._request("pull")
+            pull = await self._wire.ask("pull", lambda: self._open(count, wait_s))
         except Unavailable:
             await self._clock.sleep(TROUBLE_PAUSE_S)
             return
-        if self._is_closing:
-            return
-        self._pull_sent_at = self._clock.elapsed()
-        pull = self._pull = self._broker.open_pull(self._subscription, count, wait_s)
+        self._pull, self._pull_sent_at = pull, sent_at
         while not pull.is_ended and not self._is_closing:
             pull.changed.clear()
             left = self._broker.seconds_to_next(self._subscription, pull)
             await either(pull.changed.wait(), self._broker.clock.sleep(left if math.isfinite(left) else 3600.0))
             self._broker.look(self._subscription)
-        if not self._is_closing:
+        if self._is_closing:
+            self._collect(pull)  # what was on its way when the pull was closed goes back with the rest
+            return
+        if pull.got and not await self._wire.crossing():
+            self._pull = None
+            await self._clock.sleep(TROUBLE_PAUSE_S)
+        elif not self._is_closing:
             self._collect(pull)
             if not pull.got and wait_s > 0 and self._broker.backlog(self._subscription) is None:
                 await self._clock.sleep(TROUBLE_PAUSE_S)
@@ -312,13 +361,12 @@ class TwinFeed:
     async def _prolong(self) -> None:
         for one in list(self._hand.values()):
             now = self._clock.elapsed()
-            if await self._reaches("prolong") and one.is_prolonged:
-                self._broker.prolong(self._subscription, one.delivery.sequence)
+            if one.is_prolonged and await self._reaches("prolong", self._broker.prolong, one.delivery.sequence):
                 one.window_ends = max(one.window_ends, now + self._broker.ack_window_s)
 
-    async def _reaches(self, name: str) -> bool:
+    async def _reaches(self, name: str, effect: Callable[..., None], sequence: int, *more: float) -> bool:
         try:
-            await self._request(name)
+            await self._wire.ask(name, lambda: effect(self._subscription, sequence, *more))
         except Unavailable:
             self._log.warning("mail_request_lost", request=name)
             return False

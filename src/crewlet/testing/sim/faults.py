@@ -1,0 +1,209 @@
+"""What goes wrong in a simulation, and when. Each kind is switched on or off by name."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from crewlet.testing.sim.dice import Dice
+from crewlet.testing.sim.machine import Machine, Stage
+
+KINDS = (
+    "latency",
+    "loss",
+    "late",
+    "partition",
+    "pause",
+    "crash",
+    "stop",
+    "deploy",
+    "election",
+    "outage",
+    "stall",
+    "hooks",
+    "turns",
+)
+"""latency: slow crossings. loss: requests and answers vanish. late: requests straggle and are overtaken. partition:
+nothing crosses, one way or both. pause: a process freezes, also for longer than a lease. crash: a process dies and comes
+back. stop: one drains and comes back. deploy: each drains and comes back at a newer lease protocol. election: a stream
+has no leader. outage: the broker is gone. stall: the broker stands still, then takes what piled up. hooks: attaching and
+detaching are slow and fail. turns: turns break, panic and reach outside."""
+
+
+class Faults:
+    """Makes trouble until told to stop, then undoes all of it.
+
+    Args:
+        kinds: which.
+        mean_s: the usual time between two troubles.
+    """
+
+    def __init__(self, stage: Stage, machines: Sequence[Machine], kinds: Sequence[str], *, mean_s: float) -> None:
+        self._stage = stage
+        self._machines = machines
+        self._mean_s = mean_s
+        self._dice = Dice(stage.seed, "faults")
+        self._running: list[asyncio.Task[None]] = []
+        self._is_deploying = False
+        makers: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "latency": self._latency,
+            "loss": self._loss,
+            "late": self._late,
+            "partition": self._partition,
+            "pause": self._pause,
+            "crash": self._crash,
+            "stop": self._stop,
+            "deploy": self._deploy,
+            "election": self._election,
+            "outage": self._outage,
+            "stall": self._stall,
+            "hooks": self._hooks,
+            "turns": self._turns,
+        }
+        self._makers = [(kind, makers[kind]) for kind in KINDS if kind in kinds]
+
+    async def run(self) -> None:
+        """For ever."""
+        while self._makers:
+            await asyncio.sleep(self._dice.wait(self._mean_s))
+            kind, make = self._dice.pick(self._makers)
+            self._stage.history.note("fault", kind)
+            self._running.append(asyncio.get_running_loop().create_task(self._guard(make()), name=kind))
+            self._running = [task for task in self._running if not task.done()]
+
+    async def heal(self) -> None:
+        """End everything that is going wrong; machines that are down come back."""
+        for task in self._running:
+            task.cancel()
+            await asyncio.wait([task])
+        self._stage.history.note("heal")
+        self._stage.broker.heal()
+        newest = max(machine.protocol for machine in self._machines)
+        for machine in self._machines:
+            machine.heal()
+            if machine.life is not None and (machine.life.protocol < newest or machine.life.stopping.is_set()):
+                machine.crash()
+            machine.protocol = newest
+            if not machine.is_up:
+                machine.boot()
+
+    async def _guard(self, trouble: Coroutine[Any, Any, None]) -> None:
+        with self._stage.calm.broken():
+            await trouble
+
+    def _ttls(self, most: float) -> float:
+        """A time on the scale of leases: mostly short, sometimes longer than one."""
+        return self._stage.ttl_s * most * self._dice.random() ** 3
+
+    # The network
+
+    async def _latency(self) -> None:
+        machine = self._dice.pick(self._machines)
+        machine.line.jitter_s = self._dice.between(0.05, 3.0)
+        await asyncio.sleep(self._dice.between(5.0, 60.0))
+        machine.line.jitter_s = 0.0
+
+    async def _loss(self) -> None:
+        machine = self._dice.pick(self._machines)
+        machine.line.lost_out = self._dice.pick((0.0, 0.1, 0.3))
+        machine.line.lost_back = self._dice.pick((0.1, 0.3, 0.6))
+        await asyncio.sleep(self._dice.between(5.0, 60.0))
+        machine.line.lost_out = machine.line.lost_back = 0.0
+
+    async def _late(self) -> None:
+        machine = self._dice.pick(self._machines)
+        machine.line.late, machine.line.late_s = self._dice.pick((0.1, 0.4)), self._dice.pick((1.0, 5.0, 20.0))
+        await asyncio.sleep(self._dice.between(5.0, 60.0))
+        machine.line.late = 0.0
+
+    async def _partition(self) -> None:
+        line, which = self._dice.pick(self._machines).line, self._dice.below(3)
+        line.cut_out, line.cut_back = which != 0, which != 1
+        await asyncio.sleep(0.5 + self._ttls(2.5))
+        line.cut_out = line.cut_back = False
+
+    # The processes
+
+    async def _pause(self) -> None:
+        machine = self._dice.pick(self._machines)
+        machine.freeze()
+        await asyncio.sleep(0.05 + self._ttls(3.0))
+        machine.thaw()
+
+    async def _crash(self) -> None:
+        machine = self._dice.pick(self._machines)
+        machine.crash()
+        await self._come_back(machine)
+
+    async def _stop(self) -> None:
+        machine = self._dice.pick(self._machines)
+        await self._replace(machine, patience_s=self._dice.pick((5.0, 120.0)))
+        await self._come_back(machine)
+
+    async def _deploy(self) -> None:
+        if self._is_deploying:
+            return
+        self._is_deploying = True
+        try:
+            newest = 1 + max(machine.protocol for machine in self._machines)
+            for machine in self._machines:
+                machine.protocol = newest
+                await self._replace(machine, patience_s=30.0)
+                await self._come_back(machine)
+        finally:
+            self._is_deploying = False
+
+    async def _replace(self, machine: Machine, *, patience_s: float) -> None:
+        """Have a node drain and end; one that takes too long is killed, as a service manager does it."""
+        life = machine.life
+        machine.stop()
+        until = asyncio.get_running_loop().time() + patience_s
+        while machine.life is life and life is not None and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.25)
+        if machine.life is life:
+            machine.crash()
+
+    async def _come_back(self, machine: Machine) -> None:
+        await asyncio.sleep(0.5 + self._ttls(2.0))
+        if not machine.is_up:
+            machine.boot()
+
+    # The broker
+
+    async def _election(self) -> None:
+        stage = self._stage
+        streams = ("crewlet_leases", "crewlet_epochs", "crewlet_ledger", "mail")
+        stream, lasts_s = self._dice.pick(streams), self._dice.between(1.0, 8.0)
+        stage.broker.elect(stream, asyncio.get_running_loop().time() + lasts_s)
+        await asyncio.sleep(lasts_s)
+
+    async def _outage(self) -> None:
+        stage = self._stage
+        stage.broker.is_down = True
+        stage.mail.hang_up()
+        for bucket in stage.store.buckets.values():
+            bucket.break_watches()
+        await asyncio.sleep(0.2 + self._ttls(1.5))
+        stage.broker.is_down = False
+
+    async def _stall(self) -> None:
+        stage = self._stage
+        stage.broker.stall()
+        await asyncio.sleep(0.2 + self._ttls(1.5))
+        stage.store.aged_late()
+        stage.broker.resume()
+
+    # The nodes' own work
+
+    async def _hooks(self) -> None:
+        luck = self._dice.pick(self._machines).luck
+        luck.hook_s, luck.hook_fails = self._dice.pick((0.0, 3.0, 20.0)), self._dice.pick((0.0, 0.3, 1.0))
+        await asyncio.sleep(self._dice.between(10.0, 90.0))
+        luck.hook_s = luck.hook_fails = 0.0
+
+    async def _turns(self) -> None:
+        luck = self._dice.pick(self._machines).luck
+        luck.breaks, luck.panics, luck.reaches = 0.2, 0.05, 0.3
+        await asyncio.sleep(self._dice.between(10.0, 60.0))
+        luck.breaks = luck.panics = luck.reaches = 0.0
+
+

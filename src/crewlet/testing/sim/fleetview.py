@@ -1,0 +1,88 @@
+"""The fleet as its presence leases tell it at true time: what a node's share may have been when it claimed."""
+
+from dataclasses import dataclass
+
+from crewlet.company.model import Company, Placement
+from crewlet.seats.noderow import row_from_lease, NodeRow
+from crewlet.seats.lease import Lease
+from crewlet.seats.records import LeaseRecord, decode_meta
+from crewlet.testing.virtual import EPOCH
+
+_RACE_S = 1.0
+
+
+@dataclass(slots=True)
+class _Stay:
+    """One stretch during which a node was counted."""
+
+    row: NodeRow
+    since: float
+    until: float
+
+
+class FleetView:
+    """Who was counted when."""
+
+    def __init__(self, company: Company, ttl_s: float) -> None:
+        self._placements = {seat.handle: seat.placement for seat in company.seats}
+        self._ttl_s = ttl_s
+        self._stays: dict[str, list[_Stay]] = {}
+        self._listed_at: dict[str, float] = {}
+
+    def listed(self, process: str, now: float) -> None:
+        """A process has read the roster."""
+        self._listed_at[process] = now
+
+    def presence(self, node_id: str, record: LeaseRecord, now: float, *, is_live: bool) -> None:
+        """A node's presence lease was written."""
+        stays = self._stays.setdefault(node_id, [])
+        last = stays[-1] if stays else None
+        if not is_live:
+            if last is not None:
+                last.until = min(last.until, now)
+            return
+        row = row_from_lease(
+            Lease(f"node:{node_id}", record.owner, record.epoch, EPOCH, EPOCH, meta=decode_meta(record.meta))
+        )
+        if last is not None and now <= last.until and last.row == row:
+            last.until = now + self._ttl_s
+            return
+        if last is not None:
+            last.until = min(last.until, now)
+        stays.append(_Stay(row, now, now + self._ttl_s))
+        del stays[:-50]
+
+    def is_same_group(self, handle: str, other: str) -> bool:
+        return self._placements[handle] == self._placements[other]
+
+    def share(self, handle: str, owner: str, process: str, now: float) -> int | None:
+        """The largest share of a seat's group that the process may have computed when it claims now.
+
+        None when it has read no roster: then it takes itself for the whole fleet.
+        """
+        listed_at = self._listed_at.get(process)
+        if listed_at is None:
+            return None
+        placement = self._placements[handle]
+        size = sum(other == placement for other in self._placements.values())
+        since, me = listed_at - _RACE_S, owner.partition(":")[0]
+        instants = [
+            since,
+            *(t for s in self._stays.values() for one in s for t in (one.since, one.until) if since <= t <= now),
+        ]
+        fewest = min(self._count(placement, me, instant) for instant in instants)
+        return -(-size // max(1, fewest))
+
+    def _count(self, placement: Placement, me: str, instant: float) -> int:
+        """How many nodes counted, the claiming one included whether or not its row shows."""
+        count = 1
+        for node_id, stays in self._stays.items():
+            if node_id == me:
+                continue
+            count += any(
+                stay.since <= instant < stay.until
+                and stay.row.places_seats
+                and placement.matches(node_id, stay.row.labels)
+                for stay in stays
+            )
+        return count

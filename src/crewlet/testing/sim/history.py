@@ -1,0 +1,50 @@
+"""What really happened, in the order in which it did, at true simulated time; and its hash."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        at: simulated seconds since the start, on no node's clock.
+        kind: what.
+        facts: the rest, as text.
+    """
+
+    at: float
+    kind: str
+    facts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.at:12.6f} {self.kind:<14} {' '.join(self.facts)}"
+
+
+class History:
+    """The events of one simulation.
+
+    Args:
+        kept: how many of the newest are kept for a report; the hash covers all.
+    """
+
+    def __init__(self, *, kept: int = 100_000) -> None:
+        self._digest = hashlib.sha256()
+        self._kept = kept
+        self.events: list[Event] = []
+        self.counts: Counter[str] = Counter()
+
+    def note(self, kind: str, *facts: object) -> None:
+        event = Event(asyncio.get_running_loop().time(), kind, tuple(map(str, facts)))
+        self._digest.update(f"{event.at:.9f}|{kind}|{'|'.join(event.facts)}\n".encode())
+        self.counts[kind] += 1
+        self.events.append(event)
+        if len(self.events) > 2 * self._kept:
+            del self.events[: self._kept]
+
+    @property
+    def hash(self) -> str:
+        return self._digest.hexdigest()[:16]

@@ -1,0 +1,390 @@
+"""The promises, held against what really happened: writes as the store took them, calls as they left.
+
+Nothing here asks a node for its opinion. Whatever is judged is judged at true time, at the place where it took effect.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from crewlet.company.model import Company
+from crewlet.mail import topics
+from crewlet.mail.envelope import Envelope
+from crewlet.mail.work_key import outgoing_id
+from crewlet.seats.records import LeaseRecord, lifetime_s, resource_of
+from crewlet.testing.sim.fleetview import FleetView
+from crewlet.testing.sim.history import History
+from crewlet.testing.sim.loop import Process
+from crewlet.testing.sim.mail import SimMailBroker
+from crewlet.testing.sim.wire import Broker
+from crewlet.turns.turn import Turn
+
+LEASES, LEDGER = "crewlet_leases", "crewlet_ledger"
+
+_SLACK_S = 0.01
+_GATE_RACE_S = 15.0
+_THAW_S = 0.1
+_MAX_ORDINAL = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken: `P1` to `P8`."""
+
+    promise: str
+    text: str
+    at: float
+
+
+@dataclass(slots=True)
+class Tenure:
+    """A lease record as the store has it."""
+
+    record: LeaseRecord
+    at: float
+    began_at: float
+    lifetime_s: float
+
+    def is_live(self, now: float) -> bool:
+        return not self.record.released and now < self.at + self.lifetime_s
+
+    @property
+    def is_held(self) -> bool:
+        return self.record.epoch > 0 and not self.record.released
+
+
+@dataclass(slots=True, eq=False)
+class RunningTurn:
+    """A turn as its runner lives it."""
+
+    process: Process
+    handle: str
+    owner: str
+    epoch: int
+    turn_id: str
+    work: str
+    triggers: tuple[str, ...]
+    is_exempt: bool = False
+    ended: str = ""
+
+    @property
+    def can_act(self) -> bool:
+        return not self.ended and self.process.is_running
+
+
+@dataclass(slots=True)
+class Accepted:
+    """A message that the broker keeps."""
+
+    handle: str
+    message_id: str
+    is_acked: bool = False
+    is_dead: bool = False
+
+
+@dataclass(slots=True)
+class _Reads:
+    """What a process last learnt of ledger keys: True there, False not there, None nobody said."""
+
+    known: dict[tuple[str, str], bool | None] = field(default_factory=dict[tuple[str, str], bool | None])
+
+
+class Judge:
+    """Sees everything, says what was broken first.
+
+    Args:
+        drift: how far a node's clock may run wrong, as a share.
+        on_violation: called once.
+    """
+
+    def __init__(
+        self,
+        company: Company,
+        history: History,
+        broker: Broker,
+        *,
+        ttl_s: float,
+        drift: float,
+        on_violation: Callable[[Violation], None],
+    ) -> None:
+        self._company = company
+        self._history = history
+        self._broker = broker
+        self._ttl_s = ttl_s
+        self._stretch = 1.0 + 2.0 * drift
+        self._on_violation = on_violation
+        self.mail: SimMailBroker | None = None
+        self.fleet = FleetView(company, ttl_s)
+        self.leases: dict[str, Tenure] = {}
+        self.newest: dict[str, int] = {}
+        self._proof_at: dict[tuple[str, int], float] = {}
+        self._released: set[tuple[str, int]] = set()
+        self.turns: dict[str, RunningTurn] = {}
+        self._open: dict[str, list[RunningTurn]] = {}
+        self.fed: set[str] = set()
+        self.accepted_mail: dict[tuple[str, int], Accepted] = {}
+        self.recorded: dict[tuple[str, str], float] = {}
+        self._unrecorded: set[tuple[str, str]] = set()
+        self._reads = _Reads()
+        self.violation: Violation | None = None
+        self.counts = {"turns": 0, "acts": 0, "reruns": 0}
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def fail(self, promise: str, text: str) -> None:
+        self._history.note("violation", promise, text)
+        if self.violation is None:
+            self.violation = Violation(promise, text, self.now)
+            self._on_violation(self.violation)
+
+    # The store
+
+    def wrote(self, bucket: str, key: str, value: bytes | None, revision: int) -> None:
+        if bucket == LEASES and value is not None:
+            self._lease_written(key, msgspec.json.decode(value, type=LeaseRecord))
+        elif bucket == LEDGER and value is not None:
+            record = msgspec.json.decode(value, type=dict[str, Any])
+            self._history.note("ledger", key, record.get("owner"), record.get("epoch"), record.get("outcome"))
+            self.recorded[_trigger(key)] = self.now
+        else:
+            self._history.note("cell", bucket, key, revision)
+
+    def was_read(self, bucket: str, key: str, is_there: bool) -> None:
+        if bucket == LEDGER and self._broker.caller is not None:
+            self._reads.known[self._broker.caller.name, key] = is_there
+
+    def listed(self, bucket: str, prefix: str) -> None:
+        if bucket == LEASES and prefix == "node." and self._broker.caller is not None:
+            self.fleet.listed(self._broker.caller.name, self.now)
+
+    def _lease_written(self, key: str, record: LeaseRecord) -> None:
+        now, resource = self.now, resource_of(key) or key
+        before = self.leases.get(key)
+        state = "released" if record.released else "held" if record.epoch > 0 else "claiming"
+        self._history.note("lease", resource, record.owner, record.epoch, state)
+        if before is not None and before.is_live(now) and before.record.owner != record.owner:
+            left_s = before.at + before.lifetime_s - now
+            self.fail(
+                "P7", f"{record.owner} took {resource} from {before.record.owner}, {left_s:.3f} s before its lapse"
+            )
+        is_same = before is not None and (before.record.owner, before.record.epoch) == (record.owner, record.epoch)
+        began_at = before.began_at if before is not None and is_same and before.is_held else now
+        tenure = Tenure(record, now, began_at, lifetime_s(record.ttl_s, self._ttl_s))
+        if tenure.is_held and not (is_same and before is not None and before.is_held):
+            self._tenure_began(resource, tenure)
+        elif tenure.is_held and before is not None and before.is_live(now):
+            self._proof_at[resource, record.epoch] = now
+        if before is not None and before.is_held and record.released:
+            self._tenure_released(resource, before)
+        self.leases[key] = tenure
+        if resource.startswith("node:"):
+            self.fleet.presence(resource.partition(":")[2], record, now, is_live=tenure.is_held)
+
+    def _tenure_began(self, resource: str, tenure: Tenure) -> None:
+        record, now = tenure.record, self.now
+        if record.epoch <= self.newest.get(resource, 0):
+            self.fail("P2", f"{resource} went from epoch {self.newest[resource]} to {record.epoch}")
+        self.newest[resource] = max(record.epoch, self.newest.get(resource, 0))
+        self._proof_at[resource, record.epoch] = now
+        cls, _, handle = resource.partition(":")
+        if cls != "seat":
+            return
+        lower = [
+            key
+            for key, other in self.leases.items()
+            if other.is_held
+            and other.is_live(now)
+            and other.record.protocol < record.protocol
+            and other.began_at < now - _GATE_RACE_S
+        ]
+        if lower:
+            self.fail("P7", f"{record.owner} took {resource} at protocol {record.protocol} beside an older {lower[0]}")
+        caller = self._broker.caller
+        if caller is not None:
+            held = [
+                other.record.owner
+                for key, other in self.leases.items()
+                if other.is_held
+                and other.is_live(now)
+                and other.record.owner == record.owner
+                and key.startswith("seat.")
+                and self.fleet.is_same_group(key[5:], handle)
+            ]
+            share = self.fleet.share(handle, record.owner, caller.name, now)
+            if share is not None and len(held) + 1 > share:
+                self.fail("P6", f"{record.owner} took {resource} and holds {len(held) + 1} of a share of {share}")
+
+    def _tenure_released(self, resource: str, before: Tenure) -> None:
+        owner, epoch = before.record.owner, before.record.epoch
+        self._released.add((resource, epoch))
+        cls, _, handle = resource.partition(":")
+        caller = self._broker.caller
+        if cls != "seat" or caller is None or caller.name != owner:
+            return
+        for turn in self._open.get(handle, ()):
+            if turn.can_act and turn.owner == owner and turn.epoch == epoch:
+                self.fail("P1", f"{owner} gave {resource} back while its turn {turn.turn_id} ran")
+        if self.mail is not None and self.mail.pulls_of(caller, topics.inbox(handle)) and before.is_live(self.now):
+            self.fail("P1", f"{owner} gave {resource} back with a pull open on its inbox")
+
+    # What nodes send off
+
+    def writing(self, process: Process, bucket: str, key: str, value: bytes | None) -> None:
+        if bucket != LEDGER or value is None:
+            return
+        record = msgspec.json.decode(value, type=dict[str, Any])
+        turn = self.turns.get(record.get("turn_id", ""))
+        handle = key.partition(".")[0]
+        newest = self.newest.get(f"seat:{handle}", 0)
+        if newest > record.get("epoch", 0) and not (turn is not None and turn.is_exempt):
+            self.fail("P3", f"{process.name} records {key} under epoch {record.get('epoch')}, when {newest} was won")
+
+    def unread(self, process: Process, bucket: str, key: str) -> None:
+        if bucket == LEDGER:
+            self._reads.known[process.name, key] = None
+
+    def unwritten(self, process: Process, bucket: str, key: str) -> None:
+        if bucket == LEDGER:
+            self._unrecorded.add(_trigger(key))
+
+    # Turns
+
+    def begin(self, process: Process, turn: Turn) -> RunningTurn:
+        """A runner begins to run a turn."""
+        term = turn.fence.term
+        running = RunningTurn(
+            process,
+            turn.seat.handle,
+            term.owner,
+            term.epoch,
+            turn.turn_id,
+            turn.work_key or turn.turn_id,
+            tuple(event.id for event in turn.mail if event.is_ledgered),
+        )
+        self.counts["turns"] += 1
+        self.turns[turn.turn_id] = running
+        self._history.note("begin", running.handle, running.owner, running.epoch, *running.triggers)
+        self._may_act(running, "began a turn")
+        age_s = self.now - self._proof_at.get((term.resource, term.epoch), -1e9)
+        if age_s > self._ttl_s / 3 * self._stretch + _SLACK_S:
+            self.fail("P7", f"{running.owner} began a turn of {running.handle} {age_s:.3f} s after its last renewal")
+        for other in self._open.get(running.handle, ()):
+            if other.can_act and other.owner != running.owner and self.now > other.process.thawed_at + _THAW_S:
+                self.fail("P1", f"{running.owner} began a turn of {running.handle} while {other.owner} runs one")
+        for trigger in running.triggers:
+            self._may_run(running, trigger)
+        self._open.setdefault(running.handle, []).append(running)
+        return running
+
+    def act(self, turn: RunningTurn, what: str) -> None:
+        """A call of a turn leaves."""
+        self.counts["acts"] += 1
+        self._history.note("act", turn.handle, turn.owner, turn.epoch, what)
+        self._may_act(turn, what)
+
+    def end(self, turn: RunningTurn, how: str) -> None:
+        """A runner is done with a turn."""
+        turn.ended = how
+        self._history.note("end", turn.handle, turn.owner, turn.epoch, how)
+        if turn in self._open.get(turn.handle, ()):
+            self._open[turn.handle].remove(turn)
+
+    def died(self, process: Process) -> None:
+        """A process is gone; so is whatever it ran."""
+        for turns in self._open.values():
+            turns[:] = [turn for turn in turns if turn.process is not process]
+
+    def _may_act(self, turn: RunningTurn, what: str) -> None:
+        resource = f"seat:{turn.handle}"
+        newest = self.newest.get(resource, 0)
+        if newest != turn.epoch:
+            self.fail("P1", f"{turn.owner} {what} for {turn.handle} at epoch {turn.epoch} after {newest} was won")
+        elif (resource, turn.epoch) in self._released:
+            self.fail("P8", f"{turn.owner} {what} for {turn.handle} after it had given epoch {turn.epoch} back")
+        else:
+            age_s = self.now - self._proof_at.get((resource, turn.epoch), -1e9)
+            if age_s > self._ttl_s * self._stretch + _SLACK_S:
+                self.fail("P8", f"{turn.owner} {what} for {turn.handle} {age_s:.3f} s after its last renewal")
+
+    def _may_run(self, turn: RunningTurn, trigger: str) -> None:
+        recorded_at = self.recorded.get((turn.handle, trigger))
+        if recorded_at is None:
+            return
+        self.counts["reruns"] += 1
+        key = _key(turn.handle, trigger)
+        known = self._reads.known.get((turn.process.name, key), True)
+        if known:
+            self.fail(
+                "P5", f"{turn.owner} ran {trigger} of {turn.handle} again, recorded {self.now - recorded_at:.3f} s ago"
+            )
+
+    # Mail
+
+    def accepted(self, topic: str, message_id: str, sequence: int, data: bytes) -> None:
+        self._history.note("mail", topic, message_id, sequence)
+        envelope = msgspec.json.decode(data, type=Envelope)
+        if topic.startswith("dlq."):
+            for mail in self.accepted_mail.values():
+                if mail.message_id == envelope.id and mail.handle == envelope.to:
+                    mail.is_dead = True
+            return
+        self.accepted_mail[topic, sequence] = Accepted(envelope.to, message_id)
+        if message_id in self.fed:
+            return
+        turn = self.turns.get(envelope.parent_turn_id)
+        derived = (
+            [outgoing_id(turn.handle, turn.work, envelope.to, n) for n in range(_MAX_ORDINAL)]
+            if turn is not None
+            else []
+        )
+        if message_id not in derived:
+            self.fail("P4", f"{message_id} to {envelope.to} was sent by nobody: a copy of something")
+
+    def acked(self, topic: str, message_id: str, sequence: int) -> None:
+        self._history.note("ack", topic, message_id, sequence)
+        mail = self.accepted_mail[topic, sequence]
+        mail.is_acked = True
+        trigger = (mail.handle, message_id)
+        if trigger not in self.recorded and trigger not in self._unrecorded and not mail.is_dead:
+            self.fail("P4", f"{message_id} of {mail.handle} was settled, and nobody has recorded it as finished")
+
+    def left(self, owner: str, *, is_calm: bool) -> None:
+        """A process has drained and ended by itself. In calm weather it leaves no seat to lapse."""
+        stays = [
+            key for key, lease in self.leases.items() if lease.record.owner == owner and lease.is_live(self.now)
+        ]
+        if stays and is_calm:
+            self.fail("P6", f"{owner} drained and left {stays[0]} to lapse")
+
+    def unaccounted(self) -> list[str]:
+        """Accepted mail that is neither settled nor waiting: it is gone."""
+        mail = self.mail
+        assert mail is not None
+        return [
+            accepted.message_id
+            for (topic, sequence), accepted in self.accepted_mail.items()
+            if not accepted.is_acked and not accepted.is_dead and not mail.is_unsettled(topic, sequence)
+        ]
+
+    def holders(self) -> Mapping[str, Tenure]:
+        """Live seat tenures by handle."""
+        now = self.now
+        return {
+            key[5:]: tenure
+            for key, tenure in self.leases.items()
+            if key.startswith("seat.") and tenure.is_held and tenure.is_live(now)
+        }
+
+
+def _trigger(key: str) -> tuple[str, str]:
+    handle, _, trigger = key.partition(".")
+    return handle, trigger
+
+
+def _key(handle: str, trigger: str) -> str:
+    return f"{handle}.{trigger}"

@@ -1,0 +1,183 @@
+"""An event loop in virtual time that several simulated processes share, each of which can freeze, thaw and die.
+
+A callback belongs to the process whose context it was created in. A frozen process's callbacks queue up and run at the
+thaw; a dead one's never run. Whatever has no process is the world: the network, the store, the feeder.
+"""
+
+import asyncio
+import enum
+import heapq
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from typing import Any, cast
+
+from crewlet.testing.virtual import Stuck, VirtualLoop
+
+
+class State(enum.Enum):
+    """What a simulated process is doing."""
+
+    RUNNING = "running"
+    FROZEN = "frozen"
+    DEAD = "dead"
+
+
+class Process:
+    """One simulated process. `name` tells incarnations apart."""
+
+    __slots__ = ("name", "queued", "state", "thawed_at")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = State.RUNNING
+        self.queued: list[asyncio.Handle] = []
+        self.thawed_at = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is State.RUNNING
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
+
+
+class _Soon(asyncio.Handle):
+    __slots__ = ("process",)
+
+    def __init__(self, callback: Callable[..., object], args: Any, loop: "SimLoop", context: Context | None) -> None:
+        super().__init__(callback, args, loop, context)
+        self.process = PROCESS.get() if context is None else context.get(PROCESS)
+
+
+class _Timer(asyncio.TimerHandle):
+    __slots__ = ("process", "serial")
+
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: Any, loop: "SimLoop", context: Context | None
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self.process = PROCESS.get() if context is None else context.get(PROCESS)
+        self.serial = loop.next_serial()
+
+    def __lt__(self, other: Any) -> bool:
+        # A total order, so that timers due together fire in the order they were set on every Python.
+        mine, theirs = self.when(), other.when()
+        return mine < theirs or (mine == theirs and self.serial < other.serial)
+
+
+_Handle = _Soon | _Timer
+
+
+class SimLoop(VirtualLoop):
+    """The loop of one simulation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._serial = 0
+        self._kept: list[object] = []
+        self.callbacks = 0
+
+    def next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def freeze(self, process: Process) -> None:
+        """Stop a running process where it stands."""
+        if process.state is State.RUNNING:
+            process.state = State.FROZEN
+
+    def thaw(self, process: Process, *, timers_first: bool) -> None:
+        """Let a frozen process go on: what became due meanwhile runs now.
+
+        Args:
+            timers_first: whether its timers run before the answers that arrived, or after them.
+        """
+        if process.state is not State.FROZEN:
+            return
+        process.state, process.thawed_at = State.RUNNING, self.time()
+        queued, process.queued = process.queued, []
+        queued.sort(key=lambda handle: isinstance(handle, _Timer) is not timers_first)
+        self._handles_ready().extend(queued)
+
+    def kill(self, process: Process) -> None:
+        """End a process between two steps: not even its `finally` blocks run.
+
+        Its tasks are kept until the simulation ends, since collecting one would run them.
+        """
+        process.state = State.DEAD
+        self._kept.append(process.queued)
+        process.queued = []
+        self._kept.append(asyncio.all_tasks(self))
+
+    def abandon(self) -> None:
+        """Throw away every task that is left, whatever its clean-up says. The loop cannot be used afterwards."""
+        tasks = asyncio.all_tasks(self)
+        self._handles_ready().clear()
+        cast("list[object]", getattr(self, "_scheduled")).clear()  # noqa: B009
+        for task in tasks:
+            setattr(task, "_log_destroy_pending", False)  # noqa: B010
+            coroutine: Any = task.get_coro()
+            for _ in range(100):
+                try:
+                    coroutine.close()
+                except BaseException:  # noqa: BLE001 -- clean-up that awaits cannot; the world is gone
+                    continue
+                break
+        self._handles_ready().clear()
+        self._kept.clear()
+
+    def _handles_ready(self) -> "deque[asyncio.Handle]":
+        return cast("deque[asyncio.Handle]", getattr(self, "_ready"))  # noqa: B009
+
+    # What follows takes the place of the base class's own, on every supported Python.
+
+    def _call_soon(self, callback: Callable[..., object], args: Any, context: Context | None) -> asyncio.Handle:
+        handle = _Soon(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = _Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def _run_once(self) -> None:
+        ready: deque[_Handle] = self._ready  # type: ignore[attr-defined]
+        timers: list[_Timer] = self._timers()
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise Stuck("every task waits and no timer is set")
+            self._virtual_s = max(self._virtual_s, timers[0].when())
+        now = self._virtual_s
+        while timers and timers[0].when() <= now:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle.cancelled():
+                continue
+            process = handle.process
+            if process is None or process.state is State.RUNNING:
+                self.callbacks += 1
+                handle._run()
+            elif process.state is State.FROZEN:
+                process.queued.append(handle)
+
+    def _timers(self) -> list[_Timer]:
+        """The heap of timers, without cancelled ones at its head or too many below."""
+        timers: list[_Timer] = self._scheduled  # type: ignore[attr-defined]
+        if len(timers) > 500 and self._timer_cancelled_count > len(timers) // 2:  # type: ignore[attr-defined]
+            for timer in timers:
+                timer._scheduled = not timer.cancelled()  # type: ignore[attr-defined]
+            timers[:] = [timer for timer in timers if not timer.cancelled()]
+            heapq.heapify(timers)
+            self._timer_cancelled_count = 0
+        while timers and timers[0].cancelled():
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
+        return timers

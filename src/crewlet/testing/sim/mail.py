@@ -1,0 +1,139 @@
+"""The mail twin of a simulation: the twin's broker, watched, and behind the moods of the simulated one."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import Published, Subscription
+from crewlet.testing.sim.dice import Dice
+from crewlet.testing.sim.loop import Process
+from crewlet.testing.sim.wire import Broker, Wire
+from crewlet.testing.twins.mailbroker import Durable, TwinBroker, TwinPull
+from crewlet.testing.virtual import VirtualClock
+
+T = TypeVar("T")
+
+STREAM = "mail"
+
+# (budget, one try), in seconds, of what the broker's client repeats by itself; anything else is a question.
+_PATIENCE = {
+    "publish": (6.0, 1.5),
+    "ack": (5.0, 1.0),
+    "nak": (5.0, 1.0),
+    "prolong": (0.5, 0.5),
+    "pull": (1.0, 1.0),
+    "detach": (3.0, 1.5),
+    "dead_letter": (6.0, 1.5),
+}
+_QUESTION = (5.0, 1.5)
+
+
+class MailObserver(Protocol):
+    """Sees what the broker does with mail, as it does it."""
+
+    def accepted(self, topic: str, message_id: str, sequence: int, data: bytes) -> None: ...
+
+    def acked(self, topic: str, message_id: str, sequence: int) -> None: ...
+
+
+class SimMailBroker(TwinBroker):
+    """The broker."""
+
+    def __init__(self, broker: Broker, observer: MailObserver, *, ack_window_s: float, pull_expiry_s: float) -> None:
+        super().__init__(VirtualClock(offset_s=0.0), ack_window_s=ack_window_s, pull_expiry_s=pull_expiry_s)
+        self._mood = broker
+        self._observer = observer
+        self._pulls: dict[int, tuple[TwinPull, Subscription, Process]] = {}
+
+    def publish(self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str]) -> Published:
+        published = super().publish(topic, data, message_id=message_id, headers=headers)
+        if not published.is_duplicate:
+            self._observer.accepted(topic, message_id, published.sequence, data)
+        return published
+
+    def ack(self, subscription: Subscription, sequence: int) -> None:
+        durable = self._durables.get(subscription)
+        pending = durable.pending.get(sequence) if durable is not None else None
+        super().ack(subscription, sequence)
+        if pending is not None:
+            self._observer.acked(subscription.topic, pending.message.id, sequence)
+
+    def open_pull(self, subscription: Subscription, count: int, wait_s: float) -> TwinPull:
+        pull = super().open_pull(subscription, count, wait_s)
+        if self._mood.caller is not None and not pull.is_ended:
+            self._pulls = {key: each for key, each in self._pulls.items() if not each[0].is_ended}
+            self._pulls[id(pull)] = (pull, subscription, self._mood.caller)
+        return pull
+
+    def pulls_of(self, process: Process, subscription: Subscription) -> int:
+        """How many pulls of a process are open on a subscription."""
+        now = self.clock.elapsed()
+        return sum(
+            owner is process and where == subscription and not pull.is_ended and pull.expires_at > now
+            for pull, where, owner in self._pulls.values()
+        )
+
+    def serve(self, durable: Durable) -> None:
+        if not self._mood.is_down and not self._mood.is_stalled:
+            super().serve(durable)
+
+    def seconds_to_next(self, subscription: Subscription, pull: TwinPull) -> float:
+        # While the broker does nothing, what is overdue stays so: whoever waits looks again later.
+        is_idle = self._mood.is_down or self._mood.is_stalled
+        return max(0.5 if is_idle else 0.0, super().seconds_to_next(subscription, pull))
+
+    def hang_up(self) -> None:
+        """Every connection is gone, and every open pull with it."""
+        for durable in self._durables.values():
+            pulls, durable.pulls = durable.pulls, []
+            for pull in pulls:
+                pull.end()
+
+    def unsettled(self) -> dict[Subscription, int]:
+        """Mail that waits or is in hand, by subscription, where there is some."""
+        counts = {each.subscription: len(each.waiting) + len(each.pending) for each in self._durables.values()}
+        return {subscription: count for subscription, count in counts.items() if count}
+
+    def is_unsettled(self, topic: str, sequence: int) -> bool:
+        return any(
+            sequence in durable.pending or any(message.sequence == sequence for message in durable.waiting)
+            for durable in self._durables.values()
+            if durable.subscription.topic == topic
+        )
+
+
+class SimMailWire:
+    """One node incarnation's way to the broker's mail.
+
+    Args:
+        leaving: called as each try of a publish leaves.
+        trouble: how attaching and detaching go wrong at present: seconds to wait, and the chance to fail.
+    """
+
+    def __init__(
+        self, wire: Wire, dice: Dice, leaving: Callable[[], None], trouble: Callable[[], tuple[float, float]]
+    ) -> None:
+        self._wire = wire
+        self._dice = dice
+        self._leaving = leaving
+        self._trouble = trouble
+
+    async def ask(self, name: str, effect: Callable[[], T]) -> T:
+        budget_s, try_s = _PATIENCE.get(name, _QUESTION)
+        if name in ("attach", "detach"):
+            slow_s, failing = self._trouble()
+            if slow_s:
+                await asyncio.sleep(slow_s * self._dice.random())
+            if failing and self._dice.chance(failing):
+                budget_s = 0.0
+                effect = _unanswerable
+        leaving = self._leaving if name == "publish" else None
+        return await self._wire.ask(STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaving)
+
+    async def crossing(self) -> bool:
+        return await self._wire.crossing()
+
+
+def _unanswerable() -> Any:
+    raise Unavailable("a planted failure")

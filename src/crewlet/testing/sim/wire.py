@@ -1,0 +1,227 @@
+"""The network between the nodes and the broker, and the broker's own moods.
+
+A request crosses to the broker, takes effect there, and its answer crosses back, each with a delay of its own. Who
+asked may long have given up, frozen or died when it takes effect.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from crewlet.ports.errors import Unavailable
+from crewlet.testing.sim.dice import Dice
+from crewlet.testing.sim.history import History
+from crewlet.testing.sim.loop import Process
+
+T = TypeVar("T")
+
+SILENCE_S = 1.0
+
+
+@dataclass(slots=True)
+class Line:
+    """How the network treats one node at present.
+
+    Attributes:
+        delay_s: the usual time of one crossing, at most.
+        jitter_s: what a bad crossing takes on top, at most.
+        lost_out, lost_back: the share of requests, and of answers, that vanish.
+        late: the share of requests that straggle for up to `late_s` and are overtaken by others.
+        cut_out, cut_back: nothing crosses in that direction.
+    """
+
+    delay_s: float = 0.002
+    jitter_s: float = 0.0
+    lost_out: float = 0.0
+    lost_back: float = 0.0
+    late: float = 0.0
+    late_s: float = 8.0
+    cut_out: bool = False
+    cut_back: bool = False
+
+    @property
+    def is_calm(self) -> bool:
+        return not (self.cut_out or self.cut_back or self.jitter_s or self.lost_out or self.lost_back or self.late)
+
+    def heal(self) -> None:
+        self.jitter_s = self.lost_out = self.lost_back = self.late = 0.0
+        self.cut_out = self.cut_back = False
+
+
+class Broker:
+    """Whether the broker takes requests.
+
+    Attributes:
+        caller: the process whose request takes effect at this moment; None for the world's own.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._electing_until: dict[str, float] = {}
+        self._stalled: list[Callable[[], None]] = []
+        self.is_down = False
+        self.is_stalled = False
+        self.caller: Process | None = None
+
+    def elect(self, stream: str, until: float) -> None:
+        """A stream has no leader until then: whoever asks for it is told so at once."""
+        self._electing_until[stream] = until
+
+    def is_electing(self, stream: str) -> bool:
+        return asyncio.get_running_loop().time() < self._electing_until.get(stream, -math.inf)
+
+    def heal(self) -> None:
+        self._electing_until.clear()
+        self.is_down = False
+        self.resume()
+
+    def stall(self) -> None:
+        """Stop dead, with requests piling up before the door."""
+        self.is_stalled = True
+
+    def resume(self) -> None:
+        self.is_stalled = False
+        stalled, self._stalled = self._stalled, []
+        for arrive in stalled:
+            arrive()
+
+    def wait(self, arrive: Callable[[], None]) -> None:
+        self._stalled.append(arrive)
+
+
+class Wire:
+    """One node incarnation's connection."""
+
+    def __init__(self, process: Process, line: Line, broker: Broker, dice: Dice, world: Context) -> None:
+        self._process = process
+        self._line = line
+        self._broker = broker
+        self._dice = dice
+        self._world = world
+        self._last_out = 0.0
+        self._last_back = 0.0
+
+    async def ask(
+        self,
+        stream: str,
+        effect: Callable[[], T],
+        *,
+        budget_s: float,
+        try_s: float,
+        pause_s: float = 0.1,
+        before_each: Callable[[], None] | None = None,
+    ) -> T:
+        """Have an effect at the broker, and hear of it; again while nobody answers, till the budget is spent.
+
+        Args:
+            stream: whose leader must answer.
+            effect: runs at the broker, perhaps more than once, perhaps after the caller is gone.
+            before_each: called as each try leaves.
+
+        Raises:
+            Unavailable: nobody answered.
+
+        Cancellation: what is on its way still arrives.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + budget_s
+        while True:
+            if before_each is not None:
+                before_each()
+            try:
+                return await self._try(stream, effect, min(try_s, max(0.05, ends - loop.time())))
+            except Unavailable:
+                if loop.time() + pause_s >= ends:
+                    raise
+            await asyncio.sleep(pause_s)
+
+    async def crossing(self) -> bool:
+        """Wait as long as something from the broker takes to arrive. False: it never does."""
+        line = self._line
+        if line.cut_back or self._broker.is_down or self._dice.chance(line.lost_back):
+            return False
+        await asyncio.sleep(self._delay())
+        return True
+
+    def push(self, arrive: Callable[[], None]) -> bool:
+        """Send something from the broker, in order with its answers. False: it never arrives."""
+        line, loop = self._line, asyncio.get_running_loop()
+        if line.cut_back or self._broker.is_down or self._dice.chance(line.lost_back):
+            return False
+        at = self._last_back = max(self._last_back, loop.time() + self._delay())
+        loop.call_at(at, arrive, context=self._world)
+        return True
+
+    def notice_silence(self, notice: Callable[[], None]) -> None:
+        """Have the node notice, after a moment, that something did not arrive."""
+        loop = asyncio.get_running_loop()
+        loop.call_at(loop.time() + SILENCE_S, notice, context=self._world)
+
+    async def _try(self, stream: str, effect: Callable[[], T], limit_s: float) -> T:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        self._send(stream, effect, answer)
+        timer = loop.call_later(limit_s, _give_up, answer)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _send(self, stream: str, effect: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
+        line, loop = self._line, asyncio.get_running_loop()
+        if line.cut_out or self._dice.chance(line.lost_out):
+            return
+        if line.late and self._dice.chance(line.late):
+            at = loop.time() + self._dice.between(0.0, line.late_s)
+        else:
+            at = self._last_out = max(self._last_out, loop.time() + self._delay())
+        loop.call_at(at, self._arrive, stream, effect, answer, context=self._world)
+
+    def _arrive(self, stream: str, effect: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
+        broker = self._broker
+        if broker.is_down:
+            return
+        if broker.is_stalled:
+            broker.wait(lambda: self._arrive(stream, effect, answer))
+            return
+        result: Any = None
+        error: BaseException | None = None
+        if broker.is_electing(stream):
+            error = Unavailable(f"{stream} has no leader")
+        else:
+            broker.caller = self._process
+            try:
+                result = effect()
+            except Exception as refused:  # noqa: BLE001 -- it is the caller's to hear
+                error = refused
+            finally:
+                broker.caller = None
+        line, loop = self._line, asyncio.get_running_loop()
+        if line.cut_back or self._dice.chance(line.lost_back):
+            return
+        at = self._last_back = max(self._last_back, loop.time() + self._delay())
+        loop.call_at(at, _tell, answer, result, error, context=self._world)
+
+    def _delay(self) -> float:
+        line = self._line
+        delay_s = line.delay_s * self._dice.random()
+        if line.jitter_s and self._dice.chance(0.3):
+            delay_s += line.jitter_s * self._dice.random()
+        return delay_s
+
+
+def _give_up(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(Unavailable("no answer"))
+
+
+def _tell(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)

@@ -1,0 +1,325 @@
+"""One simulation from its first instant to its verdict."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+
+from crewlet.mail import topics
+from crewlet.mail.envelope import Envelope
+from crewlet.testing.sim.cells import SimStore
+from crewlet.testing.sim.company import company_of, is_slow, labels_of
+from crewlet.testing.sim.dice import Dice
+from crewlet.testing.sim.faults import KINDS, Faults
+from crewlet.testing.sim.history import Event, History
+from crewlet.testing.sim.judge import Judge, Violation
+from crewlet.testing.sim.loop import SimLoop
+from crewlet.testing.sim.machine import PLANTED, Calm, Machine, Stage
+from crewlet.testing.sim.mail import SimMailBroker
+from crewlet.testing.sim.wire import Broker
+from crewlet.testing.virtual import Stuck
+
+CRASH, LIVENESS, SAFETY = 127, 128, 129
+
+_WARM_UP_S = 30.0
+_DRIFT = 0.002
+
+# What no fault may bring about: each of these is a defect of our own code.
+_DEFECTS = frozenset(
+    {
+        "task_broke",
+        "task_ended_early",
+        "heartbeat_broke",
+        "seat_sweep_broke",
+        "seat_callback_broke",
+        "seat_check_broke",
+        "seat_list_unreadable",
+        "mail_pass_broke",
+        "background_work_broke",
+        "handler_failed",
+        "dispatch_panicked",
+        "turn_note_failed",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimOptions:
+    """What to simulate.
+
+    Attributes:
+        seed: decides everything that is left to chance.
+        nodes, seats: 1 or more of each; at most 100 seats.
+        minutes: simulated minutes of trouble; healing comes on top.
+        faults: which kinds, of `KINDS`; None lets the seed switch some off.
+        mails_per_minute: how many come from outside.
+    """
+
+    seed: int
+    nodes: int = 3
+    seats: int = 6
+    minutes: float = 10.0
+    faults: tuple[str, ...] | None = None
+    mails_per_minute: float = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimReport:
+    """What came of a simulation.
+
+    Attributes:
+        code: 0, or the exit code of the first thing found.
+        finding: one line, or "".
+        hash: of the whole history.
+        kinds: the faults that were on.
+        counts: how often what happened.
+        tail: the newest events before a finding.
+    """
+
+    options: SimOptions
+    code: int
+    finding: str
+    hash: str
+    kinds: tuple[str, ...]
+    simulated_s: float
+    counts: dict[str, int]
+    tail: tuple[Event, ...] = field(default=(), repr=False)
+    cpu_s: float = field(default=0.0, compare=False)
+
+
+class _Found(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def simulate(options: SimOptions) -> SimReport:
+    """Run one simulation. Leaves nothing behind; not for use inside a running loop."""
+    began = time.process_time()
+    with _quiet() as defects, _no_collections():
+        loop = SimLoop()
+        asyncio.set_event_loop(loop)
+        world = _World(options, loop, defects)
+        try:
+            code, finding = world.run()
+        finally:
+            loop.abandon()
+            asyncio.set_event_loop(None)
+            loop.close()
+        counts = {**world.history.counts, **world.judge.counts, "callbacks": loop.callbacks}
+        return SimReport(
+            options,
+            code,
+            finding,
+            world.history.hash,
+            world.kinds,
+            loop.time(),
+            dict(sorted(counts.items())),
+            tuple(world.history.events[-400:]) if code else (),
+            time.process_time() - began,
+        )
+
+
+class _World:
+    def __init__(self, options: SimOptions, loop: SimLoop, defects: list[str]) -> None:
+        self._options = options
+        self._loop = loop
+        self._defects = defects
+        self._dice = Dice(options.seed, "world")
+        self._ttl_s = self._dice.pick((15.0, 45.0))
+        self._company = company_of(options.seed, options.nodes, options.seats, ttl_s=self._ttl_s)
+        self.kinds = self._switched_on()
+        self.history = History()
+        self._violation: asyncio.Future[Violation] | None = None
+        self._broker = Broker(self.history)
+        self.judge = Judge(
+            self._company,
+            self.history,
+            self._broker,
+            ttl_s=self._ttl_s,
+            drift=_DRIFT,
+            on_violation=self._violated,
+        )
+
+    def run(self) -> tuple[int, str]:
+        self._loop.set_exception_handler(self._broke)
+        try:
+            self._loop.run_until_complete(self._main())
+        except _Found as found:
+            return found.code, str(found)
+        except Stuck as stuck:
+            return CRASH, str(stuck)
+        return 0, ""
+
+    async def _main(self) -> None:
+        self._violation = self._loop.create_future()
+        stage = self._stage()
+        machines = [
+            Machine(stage, f"n{index}", labels_of(index), drift=_DRIFT) for index in range(self._options.nodes)
+        ]
+        scenario = self._loop.create_task(self._scenario(stage, machines), name="scenario")
+        try:
+            await asyncio.wait([scenario, self._violation], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            scenario.cancel()
+        if self._violation.done():
+            found = self._violation.result()
+            raise _Found(SAFETY, f"{found.promise} broken at {found.at:.3f} s: {found.text}")
+        if self._defects:
+            raise _Found(CRASH, self._defects[0])
+        scenario.result()
+
+    def _stage(self) -> Stage:
+        dice = Dice(self._options.seed, "store")
+        mail = SimMailBroker(
+            self._broker, self.judge, ack_window_s=self._ttl_s, pull_expiry_s=self._dice.pick((1.5, 15.0, 15.0))
+        )
+        self.judge.mail = mail
+        return Stage(
+            self._loop,
+            self._options.seed,
+            self._company,
+            self.history,
+            self.judge,
+            self._broker,
+            SimStore(self._broker, dice, self.judge),
+            mail,
+            Calm(),
+            copy_context(),
+            self._ttl_s,
+        )
+
+    async def _scenario(self, stage: Stage, machines: Sequence[Machine]) -> None:
+        for machine in machines:
+            await asyncio.sleep(self._dice.random())
+            machine.boot()
+        await asyncio.sleep(_WARM_UP_S)
+        faults = Faults(stage, machines, self.kinds, mean_s=15.0)
+        feeding = self._loop.create_task(self._feed(stage), name="feed")
+        troubling = self._loop.create_task(faults.run(), name="faults")
+        until = self._loop.time() + 60.0 * self._options.minutes
+        while self._loop.time() < until:
+            await asyncio.sleep(1.0)
+            if self._defects:
+                raise _Found(CRASH, self._defects[0])
+        for task in (troubling, feeding):
+            task.cancel()
+            await asyncio.wait([task])
+        await faults.heal()
+        await self._all_held(machines)
+        await self._all_done(stage)
+
+    async def _feed(self, stage: Stage) -> None:
+        """Mail from outside, some of it twice."""
+        dice = Dice(self._options.seed, "feed")
+        handles = [seat.handle for i, seat in enumerate(self._company.seats) for _ in range(1 if is_slow(i) else 10)]
+        number = 0
+        while True:
+            await asyncio.sleep(dice.wait(60.0 / self._options.mails_per_minute))
+            number += 1
+            handle, message_id = dice.pick(handles), f"m{number:06d}"
+            envelope = Envelope(
+                id=message_id,
+                type="external_notification",
+                timestamp=stage.store.now().isoformat(),
+                source="person",
+                to=handle,
+                body="work",
+                conversation=f"c{dice.below(3)}" if dice.chance(0.5) else "",
+            )
+            self.judge.fed.add(message_id)
+            if not (self._broker.is_down or self._broker.is_stalled):
+                stage.mail.publish(
+                    topics.inbox(handle).topic, msgspec.json.encode(envelope), message_id=message_id, headers={}
+                )
+
+    async def _all_held(self, machines: Sequence[Machine]) -> None:
+        """P6: with nothing going wrong, every seat finds a holder."""
+        seats = len(self._company.seats)
+        within_s = 3.0 * self._ttl_s + 5.0 * (4 + seats / 4)
+        until = self._loop.time() + within_s
+        while missing := self._unheld(machines):
+            if self._loop.time() > until:
+                raise _Found(LIVENESS, f"P6: {missing[0]} is held by no live node {within_s:.0f} s after the last fault")
+            await self._pause()
+
+    async def _all_done(self, stage: Stage) -> None:
+        """P4 and P6: every inbox empties, and what was accepted is accounted for."""
+        within_s = 1800.0
+        until = self._loop.time() + within_s
+        while left := stage.mail.unsettled():
+            if self._loop.time() > until:
+                first = next(iter(left))
+                raise _Found(LIVENESS, f"P6: {left[first]} mails lie in {first.topic} {within_s:.0f} s after the last fault")
+            await self._pause()
+        if gone := self.judge.unaccounted():
+            raise _Found(SAFETY, f"P4: {gone[0]} was accepted and is gone, with {len(gone) - 1} more")
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(1.0)
+        if self._defects:
+            raise _Found(CRASH, self._defects[0])
+
+    def _unheld(self, machines: Sequence[Machine]) -> list[str]:
+        owners = {machine.life.owner for machine in machines if machine.life is not None}
+        holders = self.judge.holders()
+        return [
+            seat.handle
+            for seat in self._company.seats
+            if seat.handle not in holders or holders[seat.handle].record.owner not in owners
+        ]
+
+    def _switched_on(self) -> tuple[str, ...]:
+        if self._options.faults is not None:
+            return self._options.faults
+        dice = Dice(self._options.seed, "swarm")
+        return tuple(kind for kind in KINDS if dice.chance(0.6))
+
+    def _violated(self, violation: Violation) -> None:
+        if self._violation is not None and not self._violation.done():
+            self._violation.set_result(violation)
+
+    def _broke(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._defects.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+@contextmanager
+def _quiet() -> Generator[list[str]]:
+    """No logs; what they say of our own defects is gathered."""
+    defects: list[str] = []
+    before = structlog.get_config()
+
+    def gather(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        if event["event"] in _DEFECTS and PLANTED not in str(event.get("error")):
+            defects.append(f"{event['event']}: { {key: str(value) for key, value in event.items()} }")
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[structlog.processors.ExceptionRenderer(), gather],
+        wrapper_class=structlog.make_filtering_bound_logger(40),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield defects
+    finally:
+        structlog.configure(**before)
+
+
+@contextmanager
+def _no_collections() -> Generator[None]:
+    """The collector runs clean-up code at moments that differ from run to run; reference counts do not."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+        gc.collect()
