@@ -33,6 +33,26 @@ async def test_a_task_that_breaks_and_a_loop_that_ends_are_logged() -> None:
 
 
 @in_virtual_time
+async def test_an_error_that_the_caller_takes_is_no_alarm_and_one_that_nobody_takes_is() -> None:
+    tasks, clock = Tasks("test"), VirtualClock()
+
+    async def refuses(after_s: float) -> None:
+        try:
+            await asyncio.sleep(after_s)
+        finally:
+            raise ValueError("no")
+
+    with structlog.testing.capture_logs() as logs:
+        with pytest.raises(ValueError):
+            await tasks.within(refuses(1.0), 3.0, clock.sleep, "answers in time")
+        assert not logs
+        with pytest.raises(TimeoutError):
+            await tasks.within(refuses(9.0), 3.0, clock.sleep, "answers too late")
+        await asyncio.sleep(1)
+    assert [(e["event"], e["task"]) for e in logs] == [("task_broke", "test: answers too late")]
+
+
+@in_virtual_time
 async def test_tasks_stop_newest_first_each_seen_to_end() -> None:
     tasks, ended = Tasks("test"), list[str]()
 

@@ -1,6 +1,7 @@
 """Background tasks that are referenced, named, never die in silence, and stop in a declared order."""
 
 import asyncio
+import enum
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -11,20 +12,30 @@ T = TypeVar("T")
 _log = structlog.get_logger()
 
 
+class _Kind(enum.Enum):
+    ENDS = enum.auto()
+    ETERNAL = enum.auto()
+    JOINED = enum.auto()
+
+
 class Tasks:
-    """The tasks of one owner. Whatever breaks is logged as `task_broke`; nothing is restarted."""
+    """The tasks of one owner. Whatever breaks unseen is logged as `task_broke`; nothing is restarted."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._tasks: dict[asyncio.Task[Any], bool] = {}
+        self._tasks: dict[asyncio.Task[Any], _Kind] = {}
 
-    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run work that ends by itself."""
-        return self._start(work, name, is_eternal=False)
+    def start(self, work: Coroutine[Any, Any, T], name: str, *, is_joined: bool = False) -> asyncio.Task[T]:
+        """Run work that ends by itself.
+
+        Args:
+            is_joined: the caller takes its outcome, also when that is an error.
+        """
+        return self._start(work, name, _Kind.JOINED if is_joined else _Kind.ENDS)
 
     def start_eternal(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run work that never ends by itself: an early end is an error too."""
-        return self._start(work, name, is_eternal=True)
+        return self._start(work, name, _Kind.ETERNAL)
 
     async def within(
         self, work: Coroutine[Any, Any, T], seconds: float, sleep: Callable[[float], Awaitable[None]], name: str
@@ -36,7 +47,7 @@ class Tasks:
 
         Cancellation: cancels the work.
         """
-        task = self.start(work, name)
+        task = self.start(work, name, is_joined=True)
         timer = self.start(_sleep(sleep, seconds), f"{name}: bound")
         try:
             await asyncio.wait([task, timer], return_when=asyncio.FIRST_COMPLETED)
@@ -44,6 +55,8 @@ class Tasks:
                 raise TimeoutError(f"{name} took longer than {seconds:g} s")
             return task.result()
         finally:
+            if not task.done():
+                self._tasks[task] = _Kind.ENDS  # nobody takes its outcome any more
             task.cancel()
             timer.cancel()
 
@@ -62,20 +75,20 @@ class Tasks:
             for task in pending:
                 task.cancel()
 
-    def _start(self, work: Coroutine[Any, Any, T], name: str, *, is_eternal: bool) -> asyncio.Task[T]:
+    def _start(self, work: Coroutine[Any, Any, T], name: str, kind: _Kind) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
-        self._tasks[task] = is_eternal
+        self._tasks[task] = kind
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        is_eternal = self._tasks.pop(task, False)
-        if task.cancelled():
+        kind = self._tasks.pop(task, _Kind.ENDS)
+        if task.cancelled() or kind is _Kind.JOINED:
             return
         error = task.exception()
         if error is not None:
             _log.error("task_broke", task=task.get_name(), exc_info=error)
-        elif is_eternal:
+        elif kind is _Kind.ETERNAL:
             _log.error("task_ended_early", task=task.get_name())
 
 

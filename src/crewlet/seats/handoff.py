@@ -110,7 +110,9 @@ class Handoff:
         context = self._context
         told_good_until = tenure.good_until
         hook = context.tasks.start(
-            _as_coroutine(context.hooks.on_acquire(tenure.term, told_good_until)), f"acquiring {tenure.handle}"
+            _as_coroutine(context.hooks.on_acquire(tenure.term, told_good_until)),
+            f"acquiring {tenure.handle}",
+            is_joined=True,
         )
         closing = context.tasks.start(tenure.fence.wait_closed(), f"watching the fence of {tenure.handle}")
         try:
