@@ -15,7 +15,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _WITH_PAYLOAD = re.compile(rb"(?:MSG|HMSG|PUB|HPUB) ")
-_STORE_TIME = re.compile(rb'("(?:ts|time)":")(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
+_STORE_TIME = re.compile(rb'("(ts|time)":")(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
 _GREETING = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"protocol":1}\r\n'
 
 Judge = Callable[["Frame"], "bytes | None"]
@@ -58,10 +58,14 @@ class Frame:
         words[-1] = str(len(payload)).encode()
         return b" ".join(words) + b"\r\n" + payload + b"\r\n"
 
-    def at_store_time(self, shift_s: int) -> bytes:
-        """The same from a store whose clock is so many seconds ahead: in answers, and in what a watch delivers."""
+    def at_store_time(self, shift_s: int, *names: bytes) -> bytes:
+        """The same from a store whose clock is so many seconds ahead: in answers, and in what a watch delivers.
+
+        Args:
+            names: which of an answer's fields; all by default.
+        """
         words = self.head.split(b" ")
-        if len(words) > 4 and words[3].startswith(b"$JS.ACK."):
+        if not names and len(words) > 4 and words[3].startswith(b"$JS.ACK."):
             place = words[3].split(b".")
             place[-2] = b"%d" % (int(place[-2]) + shift_s * 1_000_000_000)
             words[3] = b".".join(place)
@@ -70,7 +74,9 @@ class Frame:
             return self.raw
 
         def shifted(match: re.Match[bytes]) -> bytes:
-            at = datetime.fromisoformat(match[2].decode()) + timedelta(seconds=shift_s)
+            if names and match[2] not in names:
+                return match[0]
+            at = datetime.fromisoformat(match[3].decode()) + timedelta(seconds=shift_s)
             return match[1] + at.isoformat().encode()
 
         return self.with_payload(_STORE_TIME.sub(shifted, self.body))
@@ -92,21 +98,20 @@ class FaultyLink:
     on_request: Judge = lambda frame: frame.raw
     lost: int = 0
     held: list[Frame] = field(default_factory=list[Frame])
+    _port: int = 0
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
     _clients: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        await self.accept()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.close()
-        self.cut()
+        self.refuse()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=5.0)
             for task in late:
@@ -114,8 +119,7 @@ class FaultyLink:
 
     @property
     def url(self) -> str:
-        assert self._server is not None
-        return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"nats://127.0.0.1:{self._port}"
 
     @property
     def connections(self) -> int:
@@ -130,6 +134,19 @@ class FaultyLink:
         """End every connection that runs over the link. New ones may be made."""
         for writer in list(self._writers):
             writer.transport.abort()
+
+    def refuse(self) -> None:
+        """End every connection, and let none be made until `accept`."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.cut()
+
+    async def accept(self) -> None:
+        """Let connections be made, at the same address as before."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+            self._port = self._server.sockets[0].getsockname()[1]
 
     def inject(self, raw: bytes) -> None:
         """Have the server seem to say this to every client."""
@@ -148,9 +165,9 @@ class FaultyLink:
         """The next writes never arrive."""
         self.on_request = _first(count, lambda frame: frame.is_write, lambda frame: None)
 
-    def hold_writes(self, count: int) -> None:
-        """The next writes stay on their way, whatever becomes of the connection they were sent over."""
-        self.on_request = _first(count, lambda frame: frame.is_write, self._hold)
+    def hold_requests(self, which: Callable[[Frame], bool], count: int = 1_000_000) -> None:
+        """The next of these requests stay on their way, whatever becomes of the connection they were sent over."""
+        self.on_request = _first(count, which, self._hold)
 
     async def deliver_held(self) -> None:
         """Let what was held reach the server now, in order, and wait until the server has taken it in."""
@@ -168,6 +185,10 @@ class FaultyLink:
     def shift_store_clock(self, seconds: int) -> None:
         """Have the store's clock seem so many seconds ahead of what it is (behind, if negative)."""
         self.on_answer = lambda frame: frame.at_store_time(seconds)
+
+    def shift_store_now(self, seconds: int) -> None:
+        """The same for what the store says its time is now; what was written stays where it was."""
+        self.on_answer = lambda frame: frame.at_store_time(seconds, b"ts")
 
     def answer_pings(self) -> None:
         """Keep the clients believing that the server lives, whether it does or not."""
