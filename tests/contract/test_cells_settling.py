@@ -9,12 +9,15 @@ import msgspec
 import pytest
 from cells_worlds import NatsWorld
 
-from crewlet.adapters.nats.settle import Conflict, Undecided, verdict
+from crewlet.adapters.nats.cells import NatsCells
+from crewlet.adapters.nats.lane import Lane
+from crewlet.adapters.nats.settle import Conflict, Undecided, Write, settle, verdict
 from crewlet.adapters.nats.translate import Fault, PubAck, StoredMessage
 from crewlet.adapters.nats.watch import store_time
 from crewlet.adapters.system.clock import SystemClock
+from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.kit.refusal import ConfigRefused
-from crewlet.ports.cells import BucketSpec, Cells, Done, Unknown
+from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts.cells import done, refused, value_of
 from crewlet.testing.faulty_link import FaultyLink, Frame
@@ -95,6 +98,41 @@ async def test_an_undecided_answer_is_asked_again_until_it_is_definite(
     assert (await cells.mark()).last_revision == revision
     link.answer_writes(2, answer)
     done(await cells.replace("k", b"2", expect=revision))
+
+
+GONE = b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 0"},"stream":"KV_x","seq":0}'
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("is_behind", [True, False])
+async def test_of_several_members_one_that_is_behind_cannot_say_that_a_key_is_gone(
+    server: Server, is_behind: bool
+) -> None:
+    async with AsyncExitStack() as stack:
+        world = NatsWorld(server.urls, stack=stack)
+        link = await stack.enter_async_context(FaultyLink(server.url))
+        connection = await world.connect(link.url)
+        spec = BucketSpec(world.name("behind"))
+        cells = await NatsCells(connection, entropy=SystemEntropy()).open(spec)
+        first = done(await cells.create("k", b"1"))
+
+        def answer(frame: Frame) -> bytes | None:
+            if frame.is_write_answer:
+                link.heal()
+                link.on_answer = of_the_past if is_behind else link.on_answer
+                return frame.with_payload(GONE)
+            return frame.raw
+
+        def of_the_past(frame: Frame) -> bytes | None:
+            if frame.body is not None and b"stream_info_response" in frame.body:
+                link.heal()
+                return frame.with_payload(frame.body.replace(b'"last_seq":', b'"last_seq":0,"was":'))
+            return frame.raw
+
+        link.on_answer = answer
+        write = Write(f"KV_{spec.name}", f"$KV.{spec.name}.k", b"2", first, "w", is_replicated=True)
+        result = await settle(Lane(connection), write, budget_s=20.0)
+        assert result == (Done(first + 1) if is_behind else Refused(None))
 
 
 @pytest.mark.real

@@ -21,6 +21,7 @@ from crewlet.adapters.nats.translate import (
     NotTaken,
     PubAck,
     StoredMessage,
+    StreamAnswer,
 )
 from crewlet.ports.cells import Done, Refused, Unknown, WriteResult
 from crewlet.ports.errors import Unavailable
@@ -88,68 +89,80 @@ async def settle(lane: Lane, write: Write, *, budget_s: float) -> WriteResult:
 
     Cancellation: as good as Unknown.
     """
-    return await _Settling(lane, write, budget_s).run()
+    started = lane.clock.elapsed()
+    step = await _send(lane, write, write.expect, budget_s, budget_s)
+    if isinstance(step, Done):
+        return step
+    return await _Settling(lane, write, budget_s, started).run(step)
+
+
+async def _send(lane: Lane, write: Write, expect: int, budget_s: float, left_s: float) -> Done | Conflict | Undecided:
+    """One try."""
+    head = (f"NATS/1.0\r\n{MSG_ID}: {_id(write, expect)}\r\n{_EXPECTED}: {expect}\r\n{write.more}\r\n").encode()
+    timeout_s = _try_s(budget_s, left_s)
+    try:
+        answer = await lane.request(write.subject, write.value, timeout_s=timeout_s, wait_s=left_s, head=head)
+        return verdict(decode(answer, PubAck), expect, is_replicated=write.is_replicated)
+    except NotTaken as error:
+        return Undecided(str(error), may_be_in=False)
+    except Unavailable as error:
+        return Undecided(str(error))
+
+
+def _id(write: Write, expect: int) -> str:
+    """Another expectation is another write to the server's register of ids."""
+    return f"{write.id}-{expect}"
+
+
+def _try_s(budget_s: float, left_s: float) -> float:
+    """The time for one try: short enough for two more."""
+    return max(0.05, min(left_s, budget_s / 3))
 
 
 class _Settling:
-    __slots__ = ("_budget_s", "_expect", "_ids", "_lane", "_may_be_in", "_started", "_write")
+    """What follows a first try that did not land, or did not say so."""
 
-    def __init__(self, lane: Lane, write: Write, budget_s: float) -> None:
+    def __init__(self, lane: Lane, write: Write, budget_s: float, started: float) -> None:
         self._lane = lane
         self._write = write
         self._budget_s = budget_s
-        self._started = lane.clock.elapsed()
+        self._started = started
         self._expect = write.expect
-        self._ids: list[str] = []
+        self._ids = {_id(write, write.expect)}
         self._may_be_in = False
 
-    async def run(self) -> WriteResult:
+    async def run(self, first: Conflict | Undecided) -> WriteResult:
+        step: Done | Refused | Conflict | Undecided | None = first
         pause_s = _FIRST_PAUSE_S
-        reason = "no time was left to ask"
-        while self._left_s() > 0:
-            step = await self._send()
+        while True:
             if isinstance(step, Conflict):
                 step = await self._resolve(step.actual)
             if isinstance(step, Done | Refused):
                 return step
-            if step is None:
-                continue
-            reason = step.reason
-            self._may_be_in = self._may_be_in or step.may_be_in
-            await self._lane.clock.sleep(min(pause_s, max(0.0, self._left_s())))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return Unknown(f"{self._write.subject}: {reason}")
+            if step is not None:
+                reason = step.reason
+                self._may_be_in = self._may_be_in or step.may_be_in
+                await self._lane.clock.sleep(min(pause_s, max(0.0, self._left_s())))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                reason = "no time was left to ask"
+            if self._left_s() <= 0:
+                return Unknown(f"{self._write.subject}: {reason}")
+            step = await self._again()
 
     def _left_s(self) -> float:
         return self._budget_s - (self._lane.clock.elapsed() - self._started)
 
-    def _timeout_s(self, left_s: float) -> float:
-        """Of one try: short enough for two more."""
-        return max(0.05, min(left_s, self._budget_s / 3))
-
-    async def _send(self) -> Done | Conflict | Undecided:
-        write = self._write
-        # Another expectation is another write to the server's register of ids.
-        write_id = f"{write.id}-{self._expect}"
-        self._ids.append(write_id)
-        head = f"NATS/1.0\r\n{MSG_ID}: {write_id}\r\n{_EXPECTED}: {self._expect}\r\n{write.more}\r\n".encode()
-        left_s = self._left_s()
-        try:
-            message = await self._lane.request(
-                write.subject, write.value, timeout_s=self._timeout_s(left_s), wait_s=left_s, head=head
-            )
-            return verdict(decode(message.data, PubAck), self._expect, is_replicated=write.is_replicated)
-        except NotTaken as error:
-            return Undecided(str(error), may_be_in=False)
-        except Unavailable as error:
-            return Undecided(str(error))
+    async def _again(self) -> Done | Conflict | Undecided:
+        self._ids.add(_id(self._write, self._expect))
+        return await _send(self._lane, self._write, self._expect, self._budget_s, self._left_s())
 
     async def _resolve(self, actual: int) -> Done | Refused | Undecided | None:
         """Whose record is in the way. None: the write goes out again at once, under a new expectation."""
         is_create = self._write.expect == 0
         if actual == 0:
             if not is_create:
-                return Refused(None)
+                return await self._is_gone()
             if self._expect == 0:
                 return Undecided("the server contradicts itself")
             self._expect = 0
@@ -157,7 +170,7 @@ class _Settling:
         if not is_create and not self._may_be_in:
             return Refused(actual)
         try:
-            timeout_s = self._timeout_s(self._left_s())
+            timeout_s = _try_s(self._budget_s, self._left_s())
             found = await message_at(self._lane, self._write.stream, actual, timeout_s=timeout_s)
         except Unavailable as error:
             return Undecided(str(error), may_be_in=False)
@@ -169,6 +182,20 @@ class _Settling:
             self._expect = actual
             return None
         return Refused(actual)
+
+    async def _is_gone(self) -> Refused | Undecided:
+        """A server has nothing of the key. Of several, one that does not know the writer's own last write is behind."""
+        write = self._write
+        if not write.is_replicated:
+            return Refused(None)
+        try:
+            timeout_s = _try_s(self._budget_s, self._left_s())
+            info = await self._lane.api(f"STREAM.INFO.{write.stream}", {}, StreamAnswer, timeout_s=timeout_s)
+        except (ApiError, Unavailable) as error:
+            return Undecided(str(error), may_be_in=False)
+        if info.state.last_seq < write.expect:
+            return Undecided("the server that answered is behind")
+        return Refused(None)
 
 
 async def message_at(lane: Lane, stream: str, sequence: int, *, timeout_s: float) -> StoredMessage | None:
