@@ -21,6 +21,8 @@ EMPTY_META = msgspec.Raw(b"{}")
 OLDEST_PROTOCOL = 1
 
 _CLASS = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_PLAIN_RESOURCE = re.compile(r"([a-z0-9][a-z0-9_-]*):([A-Za-z0-9_-]+)")
+_PLAIN_KEY = re.compile(r"([a-z0-9][a-z0-9_-]*)\.([A-Za-z0-9_-]+)")
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _MAX_KEY = 1_000
 _TICK = timedelta(microseconds=1)
@@ -211,6 +213,8 @@ def key_of(resource: str) -> str:
     Raises:
         Misuse: not `class:name`, with a class that `prefix_of` takes and a name that is not blank and has no colon.
     """
+    if len(resource) <= _MAX_KEY and _PLAIN_RESOURCE.fullmatch(resource):
+        return resource.replace(":", ".")
     cls, _, name = resource.partition(":")
     prefix = prefix_of(cls)
     if not name.strip() or ":" in name:
@@ -227,6 +231,8 @@ def key_of(resource: str) -> str:
 
 def resource_of(key: str) -> str | None:
     """The resource of a cell; None for a cell that `key_of` never names."""
+    if len(key) <= _MAX_KEY and _PLAIN_KEY.fullmatch(key):
+        return key.replace(".", ":")
     cls, _, encoded = key.partition(".")
     try:
         name = re.sub(rb"=([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), encoded.encode()).decode()

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import CoroutineType
 from typing import Any, TypeVar
 
 import structlog
@@ -223,15 +224,19 @@ class NatsBucket(Cells):
         finally:
             await watch.stop()
 
-    async def _write(self, key: str, value: bytes, expect: int, ttl_s: float | None) -> WriteResult:
+    def _write(
+        self, key: str, value: bytes, expect: int, ttl_s: float | None
+    ) -> "CoroutineType[Any, Any, WriteResult]":
         if ttl_s is None:
-            return await self._settle(key, value, expect, "", self._budget_s)
-        return await self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s))
+            return self._settle(key, value, expect, "", self._budget_s)
+        return self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s))
 
-    async def _settle(self, key: str, value: bytes, expect: int, more: str, budget_s: float) -> WriteResult:
+    def _settle(
+        self, key: str, value: bytes, expect: int, more: str, budget_s: float
+    ) -> "CoroutineType[Any, Any, WriteResult]":
         write_id = f"{self._writer}.{next(self._writes)}"
         write = Write(self._stream, self._subjects + key, value, expect, write_id, more, self._is_replicated)
-        return await settle(self._lane, write, budget_s=budget_s)
+        return settle(self._lane, write, budget_s=budget_s)
 
     async def _patiently(self, ask: Callable[[float, float], Awaitable[T]]) -> T:
         """Ask until somebody answers: an election or a new connection takes a moment, and a read may be repeated.

@@ -142,25 +142,31 @@ class Connection:
             Misuse: over the broker's size limit; not sent.
             NotLive: this connection was closed by its owner.
         """
+        try:
+            return Msg(self._link, data=await self.post(subject, payload, timeout_s=timeout_s, headers=headers))
+        except (errors.Error, OSError, TimeoutError) as error:
+            raise unanswered(error, subject, timeout_s) from error
+
+    def post(
+        self, subject: str, payload: bytes, *, timeout_s: float, headers: Mapping[str, str] | bytes | None = None
+    ) -> asyncio.Future[bytes]:
+        """Send a request at once, and have the payload of its answer later.
+
+        The future raises what the client library does; `unanswered` says what that means.
+
+        Raises:
+            NotTaken, Misuse, NotLive: as `request`.
+        """
+        link = self._link
         if self._is_closing:
             raise NotLive("the connection to the broker is closed")
-        link = self._link
         if not link.is_connected:
             raise NotTaken("there is no connection to the broker")
         head = headers if isinstance(headers, bytes) else encode_headers(headers or {})
         size = len(payload) + len(head)
         if size > link.max_payload:
             raise too_large(size, link.max_payload)
-        try:
-            return await link.ask(subject, payload, timeout_s=timeout_s, head=head)
-        except errors.NoRespondersError as error:
-            raise NobodyThere(f"nothing answers on {subject}") from error
-        except errors.ConnectionReconnectingError as error:
-            raise Unavailable(f"the connection broke before {subject} was answered") from error
-        except (TimeoutError, errors.TimeoutError) as error:
-            raise Unavailable(f"no answer on {subject} within {timeout_s:g} s") from error
-        except (errors.Error, OSError) as error:
-            raise Unavailable(f"no answer on {subject}: {error!r}") from error
+        return link.post(subject, payload, timeout_s=timeout_s, head=head)
 
     async def api(self, verb: str, body: Mapping[str, Any] | None, kind: type[A], *, timeout_s: float) -> A:
         """Ask the JetStream API, for instance `STREAM.INFO.name`.
@@ -196,6 +202,7 @@ class Connection:
         finally:
             await _end(connecting)
         self._check_version()
+        await self._link.listen_for_answers()
         checking = asyncio.ensure_future(self._wait_for_jetstream())
         try:
             await self._patiently(checking, deadline)
@@ -327,6 +334,19 @@ class Connection:
             except Exception:  # noqa: BLE001
                 # An exception here would end the client's reconnecting.
                 _log.exception("broker_listener_failed", state=state)
+
+
+def unanswered(error: Exception, subject: str, timeout_s: float) -> Unavailable:
+    """What the client library's failure of a request says of it: `NotTaken` where it had no effect for certain."""
+    match error:
+        case errors.NoRespondersError():
+            return NobodyThere(f"nothing answers on {subject}")
+        case errors.ConnectionReconnectingError():
+            return Unavailable(f"the connection broke before {subject} was answered")
+        case TimeoutError():
+            return Unavailable(f"no answer on {subject} within {timeout_s:g} s")
+        case _:
+            return Unavailable(f"no answer on {subject}: {error!r}")
 
 
 def decode(data: bytes, kind: type[A]) -> A:

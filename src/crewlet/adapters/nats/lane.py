@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from nats.aio.msg import Msg
+from nats import errors
 
-from crewlet.adapters.nats.connection import Connection, decode
+from crewlet.adapters.nats.connection import Connection, decode, unanswered
 from crewlet.adapters.nats.translate import Answer, NotTaken
 from crewlet.ports.clock import Clock
 
@@ -27,16 +27,16 @@ class Lane:
     def __init__(self, connection: Connection, at_once: int = AT_ONCE) -> None:
         self._connection = connection
         self._free = at_once
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[bool]] = deque()
 
     @property
     def clock(self) -> Clock:
         return self._connection.clock
 
     async def request(
-        self, subject: str, payload: bytes, *, timeout_s: float, wait_s: float, head: bytes | None = None
-    ) -> Msg:
-        """Ask, and wait for one answer.
+        self, subject: str, payload: bytes, *, timeout_s: float, wait_s: float, head: bytes = b""
+    ) -> bytes:
+        """Ask, and wait for the payload of one answer.
 
         Args:
             timeout_s: for the answer, from when it is sent.
@@ -52,7 +52,9 @@ class Lane:
         else:
             await self._turn(subject, wait_s)
         try:
-            return await self._connection.request(subject, payload, timeout_s=timeout_s, headers=head)
+            return await self._connection.post(subject, payload, timeout_s=timeout_s, headers=head)
+        except (errors.Error, OSError, TimeoutError) as error:
+            raise unanswered(error, subject, timeout_s) from error
         finally:
             self._leave()
 
@@ -67,33 +69,37 @@ class Lane:
         """
         payload = msgspec.json.encode(body)
         wait_s = timeout_s if wait_s is None else wait_s
-        message = await self.request(f"$JS.API.{verb}", payload, timeout_s=timeout_s, wait_s=wait_s)
-        answer = decode(message.data, kind)
+        answer = decode(await self.request(f"$JS.API.{verb}", payload, timeout_s=timeout_s, wait_s=wait_s), kind)
         if answer.error is not None:
             raise answer.error.as_error()
         return answer
 
     async def _turn(self, subject: str, wait_s: float) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[bool] = loop.create_future()
         self._waiting.append(turn)
-        timer = asyncio.get_running_loop().call_later(wait_s, turn.cancel)
+        timer = loop.call_later(wait_s, _pass_over, turn)
         try:
-            # Waits without taking the timer's cancellation for the caller's.
-            await asyncio.wait([turn])
+            has_turn = await turn
         except BaseException:
-            if turn.done() and not turn.cancelled():
+            # The turn may have come in the same moment as the cancellation.
+            if not turn.cancelled() and turn.result():
                 self._leave()
-            turn.cancel()
             raise
         finally:
             timer.cancel()
-        if turn.cancelled():
+        if not has_turn:
             raise NotTaken(f"{subject}: no turn within {wait_s:g} s")
 
     def _leave(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_result(None)
+                turn.set_result(True)
                 return
         self._free += 1
+
+
+def _pass_over(turn: asyncio.Future[bool]) -> None:
+    if not turn.done():
+        turn.set_result(False)

@@ -14,7 +14,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-_NOT_IN_A_SUBJECT = re.compile(r"[ \t\r\n]")
+_NOT_IN_A_SUBJECT = re.compile(rb"[ \t\r\n]")
+_NOBODY = b"NATS/1.0 503"
+_LATE_S = 0.02
+_FLUSH_BYTES = 64 * 1024
 _NO_LINE_BREAKS = {ord("\r"): " ", ord("\n"): " "}
 
 _log = structlog.get_logger()
@@ -40,8 +43,10 @@ class Link(Client):
         self._needs_tls = needs_tls
         self._asked = 0
         self._is_flush_due = False
+        self._unsent = 0
         self._answers_sid: int | None = None
-        self._answers_prefix = ""
+        self._answers_prefix = b""
+        self._waits: dict[bytes, _Wait] = {}
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -52,52 +57,40 @@ class Link(Client):
         """`subscribe`, with its types known. An exception of `take` goes to the error callback."""
         return await self.subscribe(subject, cb=take)  # pyright: ignore[reportUnknownMemberType]
 
-    async def ask(self, subject: str, payload: bytes, *, timeout_s: float, head: bytes = b"") -> Msg:
-        """`request`, over the same subscription for all answers, in as few steps of the loop as there can be.
+    def post(self, subject: str, payload: bytes, *, timeout_s: float, head: bytes = b"") -> asyncio.Future[bytes]:
+        """Send a request, and have the payload of its answer later; `listen_for_answers` was awaited once before.
 
-        The library's own waits with `asyncio.wait_for`, which on Python 3.11 swallows a cancellation that meets the
-        answer; it keeps a place for every answer to a request that could not be sent; and it sends from one task and
-        answers from another, where this writes at once and answers from the parser.
+        The library's `request` waits with `asyncio.wait_for`, which on Python 3.11 swallows a cancellation that meets
+        the answer; it keeps a place for every answer to a request that could not be sent; and it sends from one task
+        and answers from another, where this is answered from the parser.
 
         Args:
+            timeout_s: until the answer is a TimeoutError.
             head: the message's headers as `encode_headers` makes them; empty is none.
 
         Raises:
-            errors.NoRespondersError, errors.Error, TimeoutError: as `request`.
+            errors.Error: it was not sent. Of the answer: as `request`.
         """
         if self._answers_sid is None:
-            await self._listen_for_answers()
-        loop = asyncio.get_running_loop()
+            raise errors.BadSubscriptionError
         self._asked += 1
-        token = str(self._asked)
-        answers = self._answers
-        answer: asyncio.Future[Msg] = loop.create_future()
-        answers[token] = answer
-        timer = loop.call_later(timeout_s, _give_up, answer)
-        try:
-            self._post(subject, self._answers_prefix + token, payload, head)
-            message = await answer
-        finally:
-            timer.cancel()
-            answers.pop(token, None)
-        if message.headers and message.headers.get("Status") == "503":
-            raise errors.NoRespondersError
-        return message
+        token = b"%d" % self._asked
+        self._send(subject.encode(), self._answers_prefix + token, payload, head)
+        waits = self._waits
+        wait = waits[token] = _Wait(asyncio.get_running_loop(), waits, token, timeout_s)
+        return wait.answer
 
-    async def _listen_for_answers(self) -> None:
+    async def listen_for_answers(self) -> None:
+        """Subscribe to the answers."""
         if not self._resp_sub_prefix:
             await self._init_request_sub()
         assert self._resp_sub_prefix
-        self._answers_prefix = self._resp_sub_prefix.decode()
-        wanted = f"{self._answers_prefix}*"
+        self._answers_prefix = bytes(self._resp_sub_prefix)
+        wanted = f"{self._answers_prefix.decode()}*"
         self._answers_sid = next(sid for sid, sub in self._subs.items() if sub.subject == wanted)
 
-    def _post(self, subject: str, reply: str, payload: bytes, head: bytes) -> None:
-        """`publish` without a stop on the way to the socket.
-
-        Raises:
-            errors.Error: it was not sent.
-        """
+    def _send(self, subject: bytes, reply: bytes, payload: bytes, head: bytes) -> None:
+        """`publish` without a stop on the way."""
         if not subject or _NOT_IN_A_SUBJECT.search(subject):
             raise errors.BadSubjectError
         if self.is_closed:
@@ -106,43 +99,47 @@ class Link(Client):
             raise errors.OutboundBufferLimitError
         size = len(head) + len(payload)
         if head:
-            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-                subject.encode(),
-                reply.encode(),
-                len(head),
-                size,
-                head,
-                payload,
-            )
+            sizes = (len(head), size)
+            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, *sizes, head, payload)
         else:
-            command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), size, payload)
+            command = b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, size, payload)
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(payload)
         self._pending.append(command)
-        if not self._is_flush_due:
+        self._unsent += len(command)
+        if self._unsent >= _FLUSH_BYTES:
+            self._flush()
+        elif not self._is_flush_due:
             # What one step of the loop asks goes out in one write: the calls into the kernel are what costs.
             self._is_flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._is_flush_due = False
+        self._flush()
 
     def _flush(self) -> None:
-        self._is_flush_due = False
+        self._unsent = 0
         if self._pending and self._transport is not None and self.is_connected:
             self._transport.write(b"".join(self._pending))
             self._pending = []
             self._pending_data_size = 0
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if sid != self._answers_sid:
+        wait = self._waits.pop(subject[len(self._answers_prefix) :], None) if sid == self._answers_sid else None
+        if wait is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
-        answer = self._answers.get(subject[len(self._answers_prefix) :].decode())
-        if answer is not None and not answer.done():
-            found: dict[str, str] | None = None
-            if headers:
-                found = await self._process_headers(headers)  # pyright: ignore[reportUnknownMemberType]
-            answer.set_result(self._build_message(sid, subject, reply, data, found))
+        wait.timer.cancel()
+        answer = wait.answer
+        if answer.done():
+            return
+        if headers and headers.startswith(_NOBODY):
+            answer.set_exception(errors.NoRespondersError())
+        else:
+            answer.set_result(data)
 
     @property
     def _answers(self) -> dict[str, asyncio.Future[Msg]]:
@@ -179,7 +176,11 @@ class Link(Client):
         """Forget what the dead connection did not send, and answer who waits on it: at once, not at a time-out."""
         self._pending.clear()
         self._pending_data_size = 0
-        for waiting in list(self._answers.values()):
+        ours = list(self._waits.values())
+        self._waits.clear()
+        for wait in ours:
+            wait.timer.cancel()
+        for waiting in [*(wait.answer for wait in ours), *self._answers.values()]:
             if not waiting.done():
                 waiting.set_exception(errors.ConnectionReconnectingError())
                 # Looked at here, because whoever asked may have been cancelled meanwhile.
@@ -191,8 +192,34 @@ class Link(Client):
         await super()._process_info(info, initial_connection)
 
 
-def _give_up(answer: asyncio.Future[Msg]) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())
-        # Looked at here, because whoever asked may have been cancelled meanwhile.
-        answer.exception()
+class _Wait:
+    """One answer that is waited for, and for how long. Time in which this process came to nothing counts only once.
+
+    When the loop was busy past the end, the answer may well lie unread in the socket; a request sent again would only
+    add to what there is to do.
+    """
+
+    __slots__ = ("_ends_at", "_loop", "_token", "_waits", "answer", "timer")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, waits: "dict[bytes, _Wait]", token: bytes, timeout_s: float
+    ) -> None:
+        self._loop = loop
+        self._waits = waits
+        self._token = token
+        self._ends_at: float | None = loop.time() + timeout_s
+        self.answer: asyncio.Future[bytes] = loop.create_future()
+        self.timer = loop.call_later(timeout_s, self._end)
+
+    def _end(self) -> None:
+        if self._ends_at is not None and not self.answer.done():
+            late_s = self._loop.time() - self._ends_at
+            if late_s > _LATE_S:
+                self._ends_at = None
+                self.timer = self._loop.call_later(late_s, self._end)
+                return
+        self._waits.pop(self._token, None)
+        if not self.answer.done():
+            self.answer.set_exception(TimeoutError())
+            # Looked at here, because whoever asked may have been cancelled meanwhile.
+            self.answer.exception()
