@@ -1,0 +1,162 @@
+"""`crewlet up` and `crewlet node` as a user runs them: real processes, a real broker, the files that `init` writes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+CREWLET = (sys.executable, "-m", "crewlet.cli")
+
+
+def crewlet(folder: Path, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CREWLET, *arguments], check=False, cwd=folder, capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+class Up:
+    """One `crewlet up` in a folder that `init` made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "up.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([*CREWLET, "up"], cwd=folder, stdout=log, stderr=log)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return json.loads((self.folder / ".crewlet" / "run" / "node.json").read_text())
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def until(self, holds: Callable[[], object], what: str, bound_s: float = 60) -> None:
+        give_up_at = time.monotonic() + bound_s
+        while not _holds(holds):
+            assert time.monotonic() < give_up_at, f"not within {bound_s} s: {what}\n{self.said()[-3000:]}"
+            time.sleep(0.05)
+
+    def until_ready(self, *, but_not: int = 0) -> int:
+        self.until(lambda: self.facts["pid"] != but_not and self.health()["seats"], "seats are held")
+        return int(self.facts["pid"])
+
+    def health(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.facts['url']}/health", timeout=5) as answer:
+            return json.load(answer)
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+def _holds(condition: Callable[[], object]) -> bool:
+    try:
+        return bool(condition())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    assert crewlet(tmp_path, "init", ".").returncode == 0
+    return tmp_path
+
+
+@pytest.fixture
+def up(folder: Path) -> Iterator[Up]:
+    running = Up(folder)
+    family: list[psutil.Process] = []
+    try:
+        running.until_ready()
+        family = running.family()
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()
+        _, alive = psutil.wait_procs(family, timeout=15)
+        assert alive == []
+
+
+def test_what_init_writes_runs_as_it_is_and_a_stop_leaves_nothing(up: Up) -> None:
+    sent = crewlet(up.folder, "seat", "send", "counter", "How many words are these?", "--wait")
+    assert sent.returncode == 0 and sent.stdout.splitlines()[1] == "delivered: 5 words", sent
+    family = up.family()
+    assert {process.name() for process in family} >= {"nats-server"}
+    assert os.stat(up.folder / ".crewlet" / "run" / "node.json").st_mode & 0o777 == 0o600
+    assert up.stop() == 0
+    assert psutil.wait_procs(family, timeout=15)[1] == []
+    assert not (up.folder / ".crewlet" / "run" / "node.json").exists()
+
+
+def test_mail_in_the_hands_of_a_killed_node_is_worked_by_the_next(up: Up) -> None:
+    node = up.until_ready()
+    sent = [crewlet(up.folder, "seat", "send", "greeter", f"number {n}").stdout.strip() for n in range(3)]
+    os.kill(node, signal.SIGKILL)
+    assert up.until_ready(but_not=node) != node
+    for message_id in sent:
+        again = crewlet(up.folder, "seat", "send", "greeter", "x", "--id", message_id, "--wait", timeout_s=100)
+        assert again.returncode == 0, again
+    assert "ended with signal 9; starting it again" in up.said()
+
+
+def test_epochs_grow_over_a_restart_of_a_node_that_keeps_its_leases_to_itself(folder: Path) -> None:
+    epochs: list[int] = []
+    for _ in range(2):
+        up = Up(folder)
+        up.until_ready()
+        rows = json.loads(crewlet(folder, "seat", "list", "-o", "json").stdout)
+        epochs.append(min(row["epoch"] for row in rows))
+        assert up.stop() == 0
+    assert epochs[1] > epochs[0]
+
+
+def test_a_second_up_in_one_folder_is_refused_and_the_first_goes_on(up: Up) -> None:
+    second = crewlet(up.folder, "up")
+    assert second.returncode == 1
+    assert second.stderr.count("\n") == 1 and "already runs on the data directory" in second.stderr
+    assert up.process.poll() is None
+
+
+def test_an_api_port_in_use_ends_up_with_one_sentence(folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (folder / "crewlet.yaml").write_text(f"api: {{port: {port}}}\n")
+        done = crewlet(folder, "up")
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}" in done.stderr and "Traceback" not in done.stderr
+    assert "starting it again" not in done.stderr
+
+
+def test_a_bare_node_without_a_broker_of_its_own_says_how_to_get_one(folder: Path) -> None:
+    done = crewlet(folder, "node")
+    assert done.returncode == 78
+    assert "crewlet up" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_broker_that_is_down_is_waited_for_and_then_named(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "crewlet.yaml").write_text(
+        f"startup_timeout_s: 1\nstream: {{type: nats, url: 'nats://127.0.0.1:{port}'}}\n"
+        "coordination: {type: embedded-kv}\nnode: {id: n1}\n"
+    )
+    done = crewlet(folder, "node")
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
