@@ -178,6 +178,10 @@ class ProtocolGate:
         """Whether the view is kept at present."""
         return self._view is not None
 
+    def is_level(self, revision: int) -> bool:
+        """Whether the view is kept, its watch is whole, and it has shown every write up to a revision."""
+        return self._view is not None and self._view.has_reached(revision)
+
     async def floor(self, mark: Mark) -> int | None:
         """The lowest protocol of the live seat and presence leases as of a mark; None when there is no such lease.
 

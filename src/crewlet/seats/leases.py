@@ -14,6 +14,7 @@ from typing import Any, assert_never
 
 import msgspec
 
+from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
@@ -95,7 +96,7 @@ class LeaseStore:
         call, and does not count an answer that came after its own deadline.
 
     Raises:
-        Misuse: the bucket of the leases has no age.
+        ConfigRefused: the bucket of the leases has no age, or that of the epochs has one.
     """
 
     def __init__(
@@ -108,6 +109,13 @@ class LeaseStore:
         protocol: int = LEASE_PROTOCOL,
         has_entry_ttl: bool = False,
     ) -> None:
+        if epochs.max_age_s is not None:
+            raise ConfigRefused(
+                f"this bucket exists and forgets its records after {epochs.max_age_s:g} s, and an epoch that is "
+                "forgotten would be given out again",
+                where=f"bucket {epochs.name}",
+                remedy="take its age away; to delete it is as bad, unless no seat of the company runs anywhere",
+            )
         self._table = LeaseTable(leases, clock, has_entry_ttl=has_entry_ttl)
         self._epochs = epochs
         self._clock = clock
@@ -301,10 +309,9 @@ class LeaseStore:
     async def _granted(self, resource: str, hold: _Hold, won: Won) -> Lease:
         """The lease as its record has it. If that cannot be read, the times are told as well as they are known."""
         try:
-            look = await self._table.look(hold.key)
+            found = await self._table.written(hold.key)
         except Unavailable:
-            look = None
-        found = look.found if look is not None else None
+            found = None
         if found is not None and found.entry.revision == won.revision:
             lease = found.lease(resource)
             hold.record = msgspec.structs.replace(won.record, acquired_at=lease.acquired_at)

@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.cells import Cells, Mark, WriteResult
 from crewlet.ports.clock import Clock
-from crewlet.ports.errors import Misuse
 from crewlet.seats.records import Found, LeaseRecord, encode, judge, lifetime_s
 
 A = TypeVar("A")
@@ -56,12 +56,16 @@ class LeaseTable:
         has_entry_ttl: every record is written with an age of its own, so that it also vanishes on time.
 
     Raises:
-        Misuse: the bucket has no age.
+        ConfigRefused: the bucket has no age.
     """
 
     def __init__(self, cells: Cells, clock: Clock, *, has_entry_ttl: bool = False) -> None:
         if cells.max_age_s is None:
-            raise Misuse(f"bucket {cells.name} has no age, and leases must lapse")
+            raise ConfigRefused(
+                "this bucket exists and keeps its records for ever, so that no lease in it would ever lapse",
+                where=f"bucket {cells.name}",
+                remedy="give it the lease TTL as its age, or delete it while no node runs",
+            )
         self.cells = cells
         self.age_s: float = cells.max_age_s
         self._clock = clock
@@ -86,6 +90,15 @@ class LeaseTable:
         entry, mark, more = await side_by_side(self.cells.read(key), self.cells.mark(), other)
         found = None if entry is None else judge(entry, mark.store_now, self.age_s)
         return Look(found, mark, asked_at, self._clock.elapsed()), more
+
+    async def written(self, key: str) -> Found | None:
+        """A cell as its leader has it, judged at the moment of its own write: one read, for what time has no part in.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        entry = await self.cells.read(key)
+        return None if entry is None else judge(entry, entry.written_at, self.age_s)
 
     async def landed_before(self, key: str, revision: int, instant: float) -> bool:
         """Whether a write of ours, known to be in the store, landed before a reading of `Clock.elapsed`.
@@ -112,11 +125,11 @@ class LeaseTable:
     def lifetime_s(self, record: LeaseRecord) -> float:
         return lifetime_s(record.ttl_s, self.age_s)
 
-    async def create(self, key: str, record: LeaseRecord) -> WriteResult:
-        return await self.cells.create(key, encode(record), ttl_s=self._entry_ttl_s(record))
+    def create(self, key: str, record: LeaseRecord) -> Awaitable[WriteResult]:
+        return self.cells.create(key, encode(record), ttl_s=self._entry_ttl_s(record))
 
-    async def replace(self, key: str, record: LeaseRecord, *, expect: int) -> WriteResult:
-        return await self.cells.replace(key, encode(record), expect=expect, ttl_s=self._entry_ttl_s(record))
+    def replace(self, key: str, record: LeaseRecord, *, expect: int) -> Awaitable[WriteResult]:
+        return self.cells.replace(key, encode(record), expect=expect, ttl_s=self._entry_ttl_s(record))
 
     def _entry_ttl_s(self, record: LeaseRecord) -> float | None:
         # Whole seconds, rounded up: a store may know no others. The record itself says when it lapses.

@@ -138,6 +138,7 @@ class Link(Client):
             return
         if headers and headers.startswith(_NOBODY):
             answer.set_exception(errors.NoRespondersError())
+            answer.exception()
         else:
             answer.set_result(data)
 

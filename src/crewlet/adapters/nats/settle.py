@@ -221,10 +221,21 @@ async def newest_message(
 async def _message(
     lane: Lane, stream: str, body: Mapping[str, object], timeout_s: float, wait_s: float | None = None
 ) -> StoredMessage | None:
-    try:
-        answer = await lane.api(f"STREAM.MSG.GET.{stream}", body, MessageAnswer, timeout_s=timeout_s, wait_s=wait_s)
-    except ApiError as error:
-        if error.err_code == NO_MESSAGE:
-            return None
-        raise Unavailable(f"{stream}: {error}") from error
-    return answer.message
+    subject = f"$JS.API.STREAM.MSG.GET.{stream}"
+    wait_s = timeout_s if wait_s is None else wait_s
+    answer = await lane.request(subject, msgspec.json.encode(body), timeout_s=timeout_s, wait_s=wait_s)
+    return message_in(answer, stream)
+
+
+def message_in(data: bytes, stream: str) -> StoredMessage | None:
+    """The message in an answer to a read; None when the leader says that there is none.
+
+    Raises:
+        Unavailable: it says neither.
+    """
+    answer = decode(data, MessageAnswer)
+    if answer.error is None:
+        return answer.message
+    if answer.error.err_code == NO_MESSAGE:
+        return None
+    raise Unavailable(f"{stream}: {answer.error.as_error()}")

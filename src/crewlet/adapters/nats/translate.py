@@ -97,7 +97,8 @@ class StoredMessage(msgspec.Struct, frozen=True):
     @property
     def is_marker(self) -> bool:
         """Whether it says that the key is gone."""
-        return bool(self.hdrs) and is_marker(self.headers)
+        # Looked for before anything is taken apart: most messages are none.
+        return (b"KV-Operation" in self.hdrs or b"Nats-Marker-Reason" in self.hdrs) and is_marker(self.headers)
 
 
 class MessageAnswer(Answer, frozen=True):
