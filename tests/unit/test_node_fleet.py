@@ -130,3 +130,24 @@ async def test_the_same_id_is_one_mail_and_two_seats_may_share_an_id() -> None:
     await asyncio.sleep(60)
     assert sorted(run.seat for run in fleet.runs) == ["a", "b"]
     await fleet.close()
+
+
+@pytest.mark.proves("DR-07")
+@in_virtual_time
+async def test_a_drain_pauses_deliveries_only_after_the_seats_are_released() -> None:
+    fleet = Fleet(("a",), turn_s=10)
+    node = await fleet.node("n1")
+    await fleet.send("a", "one")
+    await fleet.until(lambda: fleet.runs, "it runs")
+    held_at_pause: list[tuple[str, ...]] = []
+    mail = node.commands.outbox.mail
+    pause = mail.pause
+
+    def noted() -> None:
+        held_at_pause.append(node.health().seats)
+        pause()
+
+    setattr(mail, "pause", noted)  # noqa: B010 - a port has no attribute to assign
+    await fleet.stop("n1")
+    assert held_at_pause == [()]
+    assert fleet.finished("one")

@@ -188,6 +188,7 @@ class Node:
         _log.info("engine_draining", in_flight=self.seats.in_flight)
         self._slots.close()
         await self.host.drain()
+        self._mail.pause()
         _log.info("drain_complete")
 
     async def close(self) -> None:
