@@ -218,18 +218,14 @@ class SimCells(Cells):
 
     async def read(self, key: str) -> Entry | None:
         check_key(key)
-        try:
-            return await self._ask(lambda: self._bucket.read(key))
-        except Unavailable:
-            self._on_call.unread(self.name, key)
-            raise
+        return await self._question(key, lambda: self._bucket.read(key))
 
     async def mark(self) -> Mark:
-        return await self._ask(self._bucket.mark)
+        return await self._question("", self._bucket.mark)
 
     async def list(self, prefix: str = "") -> Sequence[Entry]:
         check_prefix(prefix)
-        return await self._ask(lambda: self._bucket.list(prefix))
+        return await self._question(prefix, lambda: self._bucket.list(prefix))
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
         check_write(self._bucket.spec, key, value, ttl_s)
@@ -265,6 +261,13 @@ class SimCells(Cells):
         except Unavailable as error:
             self._on_call.unwritten(self.name, key)
             return Unknown(str(error))
+
+    async def _question(self, key: str, effect: Callable[[], T]) -> T:
+        try:
+            return await self._ask(effect)
+        except Unavailable:
+            self._on_call.unread(self.name, key)
+            raise
 
     async def _ask(self, effect: Callable[[], T]) -> T:
         return await self._wire.ask(self.name, effect, budget_s=self._budget_s, try_s=min(TRY_S, self._budget_s / 3))

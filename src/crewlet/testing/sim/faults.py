@@ -29,6 +29,9 @@ has no leader. outage: the broker is gone. stall: the broker stands still, then 
 detaching are slow and fail. turns: turns break, panic and reach outside."""
 
 
+_ORDERLY = frozenset({"stop", "deploy"})
+
+
 class Faults:
     """Makes trouble until told to stop, then undoes all of it.
 
@@ -67,7 +70,7 @@ class Faults:
             await asyncio.sleep(self._dice.wait(self._mean_s))
             kind, make = self._dice.pick(self._makers)
             self._stage.history.note("fault", kind)
-            self._running.append(asyncio.get_running_loop().create_task(self._guard(make()), name=kind))
+            self._running.append(asyncio.get_running_loop().create_task(self._guard(kind, make()), name=kind))
             self._running = [task for task in self._running if not task.done()]
 
     async def heal(self) -> None:
@@ -86,7 +89,10 @@ class Faults:
             if not machine.is_up:
                 machine.boot()
 
-    async def _guard(self, trouble: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, kind: str, trouble: Coroutine[Any, Any, None]) -> None:
+        if kind in _ORDERLY:
+            await trouble
+            return
         with self._stage.calm.broken():
             await trouble
 

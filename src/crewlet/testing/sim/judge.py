@@ -127,6 +127,7 @@ class Judge:
         self.fed: set[str] = set()
         self.accepted_mail: dict[tuple[str, int], Accepted] = {}
         self.recorded: dict[tuple[str, str], float] = {}
+        self._failed_at: dict[str, float] = {}
         self._unrecorded: set[tuple[str, str]] = set()
         self._reads = _Reads()
         self.violation: Violation | None = None
@@ -247,10 +248,14 @@ class Judge:
     def unread(self, process: Process, bucket: str, key: str) -> None:
         if bucket == LEDGER:
             self._reads.known[process.name, key] = None
+        else:
+            self._failed_at[process.name] = self.now
 
     def unwritten(self, process: Process, bucket: str, key: str) -> None:
         if bucket == LEDGER:
             self._unrecorded.add(_trigger(key))
+        else:
+            self._failed_at[process.name] = self.now
 
     # Turns
 
@@ -355,11 +360,29 @@ class Judge:
 
     def left(self, owner: str, *, is_calm: bool) -> None:
         """A process has drained and ended by itself. In calm weather it leaves no seat to lapse."""
-        stays = [
-            key for key, lease in self.leases.items() if lease.record.owner == owner and lease.is_live(self.now)
-        ]
-        if stays and is_calm:
-            self.fail("P6", f"{owner} drained and left {stays[0]} to lapse")
+        has_failed = self._failed_at.get(owner, -1e9) > self.now - self._ttl_s
+        for key, lease in self.leases.items():
+            if lease.record.owner == owner and lease.is_live(self.now):
+                if is_calm:
+                    self.fail("P6", f"{owner} drained and left {key} to lapse")
+                elif lease.record.epoch == 0 and not has_failed:
+                    self.fail("P6", f"{owner} ended and left its claim of {key} in the way")
+
+    def look(self, running: Mapping[str, float]) -> None:
+        """Judge what stays as it is. Called every second or so.
+
+        Args:
+            running: since when each process has been running without a pause.
+        """
+        now, limit_s = self.now, self._ttl_s / 3
+        for key, lease in self.leases.items():
+            age_s = now - lease.at
+            if lease.record.epoch > 0 or not lease.is_live(now) or age_s < limit_s + 5.0:
+                continue
+            since = running.get(lease.record.owner)
+            # A give-back may give up after its limit. One that had not failed by then had time to succeed.
+            if since is not None and since < lease.at and self._failed_at.get(lease.record.owner, -1e9) < lease.at + limit_s - 4.0:
+                self.fail("P6", f"{lease.record.owner} left its claim of {key} in the way for {age_s:.1f} s")
 
     def unaccounted(self) -> list[str]:
         """Accepted mail that is neither settled nor waiting: it is gone."""

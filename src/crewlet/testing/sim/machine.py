@@ -1,7 +1,7 @@
 """One simulated machine: its clock, its line to the broker, and the incarnations of its node."""
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from crewlet.turns.turn import Runner, Turn, TurnBroke, TurnResult
 _TURN: ContextVar[RunningTurn | None] = ContextVar("simulated turn", default=None)
 
 PLANTED = "a planted panic"
+ROUND_S = 0.7
 
 
 class SimClock:
@@ -46,6 +47,29 @@ class SimClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds) / self._rate)
+
+
+class _Rounds:
+    """A clock for a turn's sleeps that wakes in rounds, each of which asks the fence, as a runner with tools does."""
+
+    def __init__(self, clock: SimClock, turn: Turn, act: Callable[[], None]) -> None:
+        self._clock = clock
+        self._turn = turn
+        self._act = act
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def elapsed(self) -> float:
+        return self._clock.elapsed()
+
+    async def sleep(self, seconds: float) -> None:
+        left_s = seconds
+        while left_s > 0:
+            await self._clock.sleep(min(left_s, ROUND_S))
+            left_s -= ROUND_S
+            self._turn.fence.check()
+            self._act()
 
 
 class NoPrograms:
@@ -119,10 +143,9 @@ class WatchedTurns:
 
     kind = "script"
 
-    def __init__(self, machine: "Machine", process: Process, inner: Runner) -> None:
+    def __init__(self, machine: "Machine", process: Process) -> None:
         self._machine = machine
         self._process = process
-        self._inner = inner
 
     async def run(self, turn: Turn) -> TurnResult:
         judge, luck, dice = self._machine.stage.judge, self._machine.luck, self._machine.dice
@@ -137,7 +160,8 @@ class WatchedTurns:
                 turn.reach("a call that leaves the system")
                 running.is_exempt = True
                 judge.act(running, "reached outside")
-            result = await self._inner.run(turn)
+            rounds = _Rounds(self._machine.clock, turn, lambda: judge.act(running, "took a step"))
+            result = await ScriptTurns(clock=rounds).run(turn)
             if dice.chance(luck.breaks):
                 raise TurnBroke("a planted failure at the end")
             if dice.chance(luck.panics):
@@ -257,7 +281,7 @@ class Incarnation:
 
     def _runner(self, seat: Seat) -> Runner:
         del seat
-        return WatchedTurns(self._machine, self.process, ScriptTurns(clock=self._machine.clock))
+        return WatchedTurns(self._machine, self.process)
 
 
 class Machine:

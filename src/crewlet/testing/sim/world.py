@@ -206,15 +206,13 @@ class _World:
         troubling = self._loop.create_task(faults.run(), name="faults")
         until = self._loop.time() + 60.0 * self._options.minutes
         while self._loop.time() < until:
-            await asyncio.sleep(1.0)
-            if self._defects:
-                raise _Found(CRASH, self._defects[0])
+            await self._second(machines)
         for task in (troubling, feeding):
             task.cancel()
             await asyncio.wait([task])
         await faults.heal()
         await self._all_held(machines)
-        await self._all_done(stage)
+        await self._all_done(stage, machines)
 
     async def _feed(self, stage: Stage) -> None:
         """Mail from outside, some of it twice."""
@@ -248,9 +246,9 @@ class _World:
         while missing := self._unheld(machines):
             if self._loop.time() > until:
                 raise _Found(LIVENESS, f"P6: {missing[0]} is held by no live node {within_s:.0f} s after the last fault")
-            await self._pause()
+            await self._second(machines)
 
-    async def _all_done(self, stage: Stage) -> None:
+    async def _all_done(self, stage: Stage, machines: Sequence[Machine]) -> None:
         """P4 and P6: every inbox empties, and what was accepted is accounted for."""
         within_s = 1800.0
         until = self._loop.time() + within_s
@@ -258,12 +256,14 @@ class _World:
             if self._loop.time() > until:
                 first = next(iter(left))
                 raise _Found(LIVENESS, f"P6: {left[first]} mails lie in {first.topic} {within_s:.0f} s after the last fault")
-            await self._pause()
+            await self._second(machines)
         if gone := self.judge.unaccounted():
             raise _Found(SAFETY, f"P4: {gone[0]} was accepted and is gone, with {len(gone) - 1} more")
 
-    async def _pause(self) -> None:
+    async def _second(self, machines: Sequence[Machine]) -> None:
         await asyncio.sleep(1.0)
+        lives = [machine.life for machine in machines if machine.life is not None]
+        self.judge.look({life.owner: life.process.thawed_at for life in lives if life.process.is_running})
         if self._defects:
             raise _Found(CRASH, self._defects[0])
 
