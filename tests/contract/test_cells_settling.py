@@ -12,8 +12,7 @@ from cells_worlds import NatsWorld
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.lane import Lane
 from crewlet.adapters.nats.settle import Conflict, Undecided, Write, settle, verdict
-from crewlet.adapters.nats.translate import Fault, PubAck, StoredMessage
-from crewlet.adapters.nats.watch import store_time
+from crewlet.adapters.nats.translate import Fault, PubAck, StoredMessage, store_time
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.kit.refusal import ConfigRefused

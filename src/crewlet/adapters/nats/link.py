@@ -47,6 +47,7 @@ class Link(Client):
         self._answers_sid: int | None = None
         self._answers_prefix = b""
         self._waits: dict[bytes, _Wait] = {}
+        self._takers: dict[int, Callable[[bytes, bytes, bytes, bytes], None]] = {}
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -56,6 +57,30 @@ class Link(Client):
     async def hear(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
         """`subscribe`, with its types known. An exception of `take` goes to the error callback."""
         return await self.subscribe(subject, cb=take)  # pyright: ignore[reportUnknownMemberType]
+
+    async def listen(self, subject: str, take: Callable[[bytes, bytes, bytes, bytes], None]) -> int:
+        """Subscribe, and be told of each message at once, from the parser: `take(subject, reply, data, headers)`.
+
+        `take` must not block nor raise. Returns what `unlisten` takes.
+        """
+        subscription = await self.hear(subject, _overlook)
+        self._takers[subscription._id] = take  # pyright: ignore[reportPrivateUsage]
+        return subscription._id  # pyright: ignore[reportPrivateUsage]
+
+    async def unlisten(self, listening: int) -> None:
+        """End it. Raises errors.Error when the server cannot be told; nothing is heard any more either way."""
+        self._takers.pop(listening, None)
+        subscription = self._subs.get(listening)
+        if subscription is not None:
+            await subscription.unsubscribe()
+
+    def send(self, subject: str, reply: str, payload: bytes) -> None:
+        """`publish`, in order with what `post` sends.
+
+        Raises:
+            errors.Error: it was not sent.
+        """
+        self._send(subject.encode(), reply.encode(), payload, b"")
 
     def post(self, subject: str, payload: bytes, *, timeout_s: float, head: bytes = b"") -> asyncio.Future[bytes]:
         """Send a request, and have the payload of its answer later; `listen_for_answers` was awaited once before.
@@ -127,11 +152,16 @@ class Link(Client):
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         wait = self._waits.pop(subject[len(self._answers_prefix) :], None) if sid == self._answers_sid else None
-        if wait is None:
+        take = self._takers.get(sid) if wait is None else None
+        if wait is None and take is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
+        if take is not None:
+            take(subject, reply, data, headers or b"")
+            return
+        assert wait is not None
         wait.timer.cancel()
         answer = wait.answer
         if answer.done():
@@ -191,6 +221,10 @@ class Link(Client):
         if initial_connection and self._needs_tls and not info.get("tls_required"):
             raise NoTls("nats: the server does not require TLS")
         await super()._process_info(info, initial_connection)
+
+
+async def _overlook(message: Msg) -> None:
+    """Of what came before its listener was there."""
 
 
 class _Wait:

@@ -1,7 +1,7 @@
 """The broker's answers as typed values, and its errors as those of the ports."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -106,8 +106,9 @@ class MessageAnswer(Answer, frozen=True):
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """`subjects` counts messages by subject, when it was asked for."""
+    """`messages` counts the whole stream's; `subjects` counts messages by subject, when it was asked for."""
 
+    messages: int = 0
     last_seq: int = 0
     num_subjects: int = 0
     subjects: dict[str, int] | None = None
@@ -162,3 +163,9 @@ def is_marker(headers: Mapping[str, str]) -> bool:
 def too_large(size: int, limit: int) -> Misuse:
     """A message over the broker's limit: sent all the same, it would cost the connection."""
     return Misuse(f"{size} bytes with headers are over the broker's max_payload of {limit}")
+
+
+def store_time(nanoseconds: int) -> datetime:
+    """An instant of the server, rounded as it is where the server writes it as text: one write has one time."""
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=(rest + 500) // 1000)

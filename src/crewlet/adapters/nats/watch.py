@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from crewlet.adapters.nats.connection import Connection, State
-from crewlet.adapters.nats.translate import ApiError, ConsumerAnswer, is_marker
+from crewlet.adapters.nats.translate import ApiError, ConsumerAnswer, is_marker, store_time
 from crewlet.ports.cells import Cells, Entry, Gone, Level, Put, WatchEvent
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import NotLive, Unavailable
@@ -295,9 +295,3 @@ def _place(reply: str) -> tuple[int, int, datetime]:
     tokens = reply.split(".")
     offset = 2 if len(tokens) > 9 else 0
     return int(tokens[5 + offset]), int(tokens[6 + offset]), store_time(int(tokens[7 + offset]))
-
-
-def store_time(nanoseconds: int) -> datetime:
-    """An instant of the server, rounded as it is where the server writes it as text: one write has one time."""
-    seconds, rest = divmod(nanoseconds, _NS)
-    return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=(rest + 500) // 1000)
