@@ -5,10 +5,7 @@ again at the next call, from the record. Liveness is judged on the store's clock
 holder's own to count, from before it asked and on its own clock; an answer that comes after that is none.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, assert_never
 
@@ -21,9 +18,9 @@ from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.seats.claim import ClaimRequest, Claims, Won
 from crewlet.seats.gate import ProtocolGate
+from crewlet.seats.holds import ClaimTurns, Hold
 from crewlet.seats.lease import LEASE_PROTOCOL, ClaimRefused, ClaimResult, Granted, Lease
 from crewlet.seats.records import (
-    Found,
     LeaseRecord,
     decode_epoch,
     decode_meta,
@@ -43,42 +40,6 @@ _ROUNDS = 64
 def leases_bucket(ttl_s: float) -> BucketSpec:
     """The bucket of seat and presence leases. Its age is the TTL; the first node that makes it decides."""
     return BucketSpec("crewlet_leases", max_age_s=ttl_s)
-
-
-@dataclass(slots=True)
-class _Hold:
-    """What this process knows of a tenure it holds.
-
-    Attributes:
-        record: as it was last written.
-        newest: the revision of the newest write that is known to be in the store.
-        revision: the same; None while a later write is undecided, so that the next one asks first.
-        lapses_at, lapsed_by: readings of `Clock.elapsed` between which it lapses unless it is written again.
-        is_over: it ended here, though the store may not have heard.
-    """
-
-    key: str
-    record: LeaseRecord
-    newest: int
-    revision: int | None
-    lapses_at: float
-    lapsed_by: float
-    is_over: bool = False
-
-    def is_tenure_of(self, owner: str, epoch: int) -> bool:
-        return self.record.owner == owner and self.record.epoch == epoch
-
-    def is_news_to(self, look: Look) -> bool:
-        """Whether the store that answered lacks a write that was answered to us, and that cannot have aged out yet.
-
-        So does a member that lost its quorum and does not know it. It says nothing about who holds what.
-        """
-        is_lacking = look.found is None or look.found.entry.revision < self.newest
-        return is_lacking and look.answered_at < self.lapses_at
-
-    def ended_before(self, look: Look, found: Found) -> bool:
-        """Whether the tenure's record was last written by an undecided write, and perhaps only after the lapse."""
-        return found.entry.revision != self.revision and not look.landed_before(found, self.lapses_at)
 
 
 class LeaseStore:
@@ -121,8 +82,8 @@ class LeaseStore:
         self._clock = clock
         self._gate = ProtocolGate(leases, self._table.age_s, clock)
         self._claims = Claims(self._table, epochs, self._gate, clock=clock, entropy=entropy, protocol=protocol)
-        self._holds: dict[str, _Hold] = {}
-        self._turns = _Turns()
+        self._holds: dict[str, Hold] = {}
+        self._turns = ClaimTurns()
 
     @property
     def ttl_s(self) -> float:
@@ -174,7 +135,7 @@ class LeaseStore:
             won = await self._claims.run(request)
             if isinstance(won, ClaimRefused):
                 return won
-            hold = _Hold(key, won.record, won.revision, won.revision, won.lapses_at, won.lapsed_by)
+            hold = Hold(key, won.record, won.revision, won.revision, won.lapses_at, won.lapsed_by)
             self._holds[key] = hold
             return Granted(await self._granted(resource, hold, won))
 
@@ -306,7 +267,7 @@ class LeaseStore:
         await self._gate.stop()
         await self._claims.stop()
 
-    async def _granted(self, resource: str, hold: _Hold, won: Won) -> Lease:
+    async def _granted(self, resource: str, hold: Hold, won: Won) -> Lease:
         """The lease as its record has it. If that cannot be read, the times are told as well as they are known."""
         try:
             found = await self._table.written(hold.key)
@@ -330,7 +291,7 @@ class LeaseStore:
         )
 
     async def _renew_known(
-        self, hold: _Hold, revision: int, ttl_s: float | None, meta: msgspec.Raw | None
+        self, hold: Hold, revision: int, ttl_s: float | None, meta: msgspec.Raw | None
     ) -> bool | None:
         """Renew upon the revision of the last write. None: it is not the record's any more; ask."""
         record = _renewed(hold.record, ttl_s, meta)
@@ -360,7 +321,7 @@ class LeaseStore:
                 return False
             hold = self._holds.get(key)
             if hold is None or not hold.is_tenure_of(owner, epoch):
-                hold = self._holds[key] = _Hold(key, found.record, found.entry.revision, None, *look.lapse(found))
+                hold = self._holds[key] = Hold(key, found.record, found.entry.revision, None, *look.lapse(found))
             elif hold.ended_before(look, found):
                 await self._give_back_late(hold, found.entry.revision)
                 return False
@@ -392,7 +353,7 @@ class LeaseStore:
         return look
 
     async def _landed(
-        self, hold: _Hold, record: LeaseRecord, revision: int, sent_at: float, lapse: tuple[float, float]
+        self, hold: Hold, record: LeaseRecord, revision: int, sent_at: float, lapse: tuple[float, float]
     ) -> bool:
         """Count a renewal that is in the store, unless it may have come after the lapse of what it renewed."""
         lapses_at, hold.lapsed_by = lapse
@@ -408,7 +369,7 @@ class LeaseStore:
         hold.lapses_at, hold.lapsed_by = sent_at + lifetime_s, answered_at + lifetime_s
         return True
 
-    async def _give_back_late(self, hold: _Hold, revision: int) -> None:
+    async def _give_back_late(self, hold: Hold, revision: int) -> None:
         """Undo a renewal that came after the lapse, so that the resource is as free as it was without it.
 
         Only once the lapse is certain: until then the record may still be what keeps others out, and its holder may
@@ -437,25 +398,6 @@ class LeaseStore:
         if not 0 < ttl_s <= self.ttl_s:
             raise Misuse(f"a lease here lives more than 0 and at most {self.ttl_s:g} s, not {ttl_s!r}")
         return float(ttl_s)
-
-
-class _Turns:
-    """One claim of a key at a time. A key that nobody claims costs nothing."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-
-    @asynccontextmanager
-    async def of(self, key: str) -> AsyncGenerator[None]:
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            _, users = self._locks.pop(key)
-            if users > 1:
-                self._locks[key] = (lock, users - 1)
 
 
 def _renewed(record: LeaseRecord, ttl_s: float | None, meta: msgspec.Raw | None) -> LeaseRecord:
