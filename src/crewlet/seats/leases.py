@@ -18,11 +18,11 @@ from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.seats.claim import ClaimRequest, Claims, Won
 from crewlet.seats.gate import ProtocolGate
+from crewlet.seats.hints import Hints
 from crewlet.seats.holds import ClaimTurns, Hold
 from crewlet.seats.lease import LEASE_PROTOCOL, ClaimRefused, ClaimResult, Granted, Lease
 from crewlet.seats.records import (
     LeaseRecord,
-    decode_epoch,
     decode_meta,
     encode_meta,
     key_of,
@@ -78,7 +78,7 @@ class LeaseStore:
                 remedy="take its age away; to delete it is as bad, unless no seat of the company runs anywhere",
             )
         self._table = LeaseTable(leases, clock, has_entry_ttl=has_entry_ttl)
-        self._epochs = epochs
+        self._hints = Hints(epochs, clock)
         self._clock = clock
         self._gate = ProtocolGate(leases, self._table.age_s, clock)
         self._claims = Claims(self._table, epochs, self._gate, clock=clock, entropy=entropy, protocol=protocol)
@@ -243,15 +243,14 @@ class LeaseStore:
         return [lease for lease in await self.list_live(cls) if lease.owner == owner]
 
     async def hints(self, node_id: str, cls: str) -> set[str]:
-        """The resources of a class that prefer a node, held or not. It reads every counter of the class.
+        """The resources of a class that prefer a node, held or not; from a view that stops when nobody asks.
 
         Raises:
             Misuse, Unavailable.
         """
         prefix = prefix_of(cls)
         node_id = _checked_node(node_id)
-        entries = await self._epochs.list(prefix)
-        preferring = (resource_of(entry.key) for entry in entries if decode_epoch(entry).preferred == node_id)
+        preferring = map(resource_of, await self._hints.of(node_id, prefix))
         return {resource for resource in preferring if resource is not None}
 
     async def protocol_floor(self) -> int | None:
@@ -263,8 +262,9 @@ class LeaseStore:
         return await self._gate.floor(await self._table.cells.mark())
 
     async def stop(self) -> None:
-        """End the gate's view and whatever is still being given back. Leases stay as they are."""
+        """End the views and whatever is still being given back. Leases stay as they are."""
         await self._gate.stop()
+        await self._hints.stop()
         await self._claims.stop()
 
     async def _granted(self, resource: str, hold: Hold, won: Won) -> Lease:
