@@ -2,7 +2,7 @@
 
 import typer
 
-from crewlet.cli import demo, init, node, seat, status, up, validate, version
+from crewlet.cli import demo, init, node, seat, sim, status, up, validate, version
 
 app = typer.Typer(
     name="crewlet",
@@ -31,4 +31,5 @@ app.add_typer(node.app, name="node")
 app.command("status")(status.status)
 app.add_typer(seat.app, name="seat")
 app.command("demo")(demo.demo)
+app.command("sim")(sim.sim)
 app.command("version")(version.version)

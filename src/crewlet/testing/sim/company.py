@@ -20,7 +20,9 @@ def company_of(seed: int, nodes: int, seats: int, *, ttl_s: float) -> Company:
             steps = [Sleep(round(dice.between(0.5, 1.5) * ttl_s, 3))]
         if index + 1 < seats and index % 3 == 0:
             steps += [Send(f"s{dice.below(seats - index - 1) + index + 1:02d}", "please"), Sleep(0.2)]
-        members.append(Seat(f"s{index:02d}", placement=_placement(dice, index, nodes), runner=ScriptRunner(tuple(steps))))
+        members.append(
+            Seat(f"s{index:02d}", placement=_placement(dice, index, nodes), runner=ScriptRunner(tuple(steps)))
+        )
     return Company("simulated", tuple(members), coalesce_window_s=dice.pick((0.0, 0.0, 2.0)))
 
 

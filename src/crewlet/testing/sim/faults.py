@@ -23,10 +23,10 @@ KINDS = (
     "turns",
 )
 """latency: slow crossings. loss: requests and answers vanish. late: requests straggle and are overtaken. partition:
-nothing crosses, one way or both. pause: a process freezes, also for longer than a lease. crash: a process dies and comes
-back. stop: one drains and comes back. deploy: each drains and comes back at a newer lease protocol. election: a stream
-has no leader. outage: the broker is gone. stall: the broker stands still, then takes what piled up. hooks: attaching and
-detaching are slow and fail. turns: turns break, panic and reach outside."""
+nothing crosses, one way or both. pause: a process freezes, also for longer than a lease. crash: a process dies and
+comes back. stop: one drains and comes back. deploy: each drains and comes back at a newer lease protocol. election: a
+stream has no leader. outage: the broker is gone. stall: the broker stands still, then takes what piled up. hooks:
+attaching and detaching are slow and fail. turns: turns break, panic and reach outside."""
 
 
 _ORDERLY = frozenset({"stop", "deploy"})
@@ -211,5 +211,3 @@ class Faults:
         luck.breaks, luck.panics, luck.reaches = 0.2, 0.05, 0.3
         await asyncio.sleep(self._dice.between(10.0, 60.0))
         luck.breaks = luck.panics = luck.reaches = 0.0
-
-

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from crewlet.company.model import Company, Placement
-from crewlet.seats.noderow import row_from_lease, NodeRow
 from crewlet.seats.lease import Lease
+from crewlet.seats.noderow import NodeRow, row_from_lease
 from crewlet.seats.records import LeaseRecord, decode_meta
 from crewlet.testing.virtual import EPOCH
 

@@ -381,7 +381,11 @@ class Judge:
                 continue
             since = running.get(lease.record.owner)
             # A give-back may give up after its limit. One that had not failed by then had time to succeed.
-            if since is not None and since < lease.at and self._failed_at.get(lease.record.owner, -1e9) < lease.at + limit_s - 4.0:
+            if (
+                since is not None
+                and since < lease.at
+                and self._failed_at.get(lease.record.owner, -1e9) < lease.at + limit_s - 4.0
+            ):
                 self.fail("P6", f"{lease.record.owner} left its claim of {key} in the way for {age_s:.1f} s")
 
     def unaccounted(self) -> list[str]:

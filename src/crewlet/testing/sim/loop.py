@@ -4,13 +4,16 @@ A callback belongs to the process whose context it was created in. A frozen proc
 thaw; a dead one's never run. Whatever has no process is the world: the network, the store, the feeder.
 """
 
+# It stands in for a part of asyncio, and reaches into what it replaces.
+# pyright: reportPrivateUsage=false
+
 import asyncio
 import enum
 import heapq
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar
-from typing import Any, cast
+from typing import Any
 
 from crewlet.testing.virtual import Stuck, VirtualLoop
 
@@ -31,7 +34,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = State.RUNNING
-        self.queued: list[asyncio.Handle] = []
+        self.queued: list[_Handle] = []
         self.thawed_at = 0.0
 
     @property
@@ -45,6 +48,9 @@ PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=No
 class _Soon(asyncio.Handle):
     __slots__ = ("process",)
 
+    # Of the base class, which its stubs do not tell of.
+    _cancelled: bool
+
     def __init__(self, callback: Callable[..., object], args: Any, loop: "SimLoop", context: Context | None) -> None:
         super().__init__(callback, args, loop, context)
         self.process = PROCESS.get() if context is None else context.get(PROCESS)
@@ -52,6 +58,9 @@ class _Soon(asyncio.Handle):
 
 class _Timer(asyncio.TimerHandle):
     __slots__ = ("process", "serial")
+
+    _cancelled: bool
+    _scheduled: bool
 
     def __init__(
         self, when: float, callback: Callable[..., object], args: Any, loop: "SimLoop", context: Context | None
@@ -71,6 +80,12 @@ _Handle = _Soon | _Timer
 
 class SimLoop(VirtualLoop):
     """The loop of one simulation."""
+
+    # Of the base class, which its stubs do not tell of.
+    _ready: deque[_Handle]
+    _scheduled: list[_Timer]
+    _stopping: bool
+    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +113,7 @@ class SimLoop(VirtualLoop):
         process.state, process.thawed_at = State.RUNNING, self.time()
         queued, process.queued = process.queued, []
         queued.sort(key=lambda handle: isinstance(handle, _Timer) is not timers_first)
-        self._handles_ready().extend(queued)
+        self._ready.extend(queued)
 
     def kill(self, process: Process) -> None:
         """End a process between two steps: not even its `finally` blocks run.
@@ -113,8 +128,8 @@ class SimLoop(VirtualLoop):
     def abandon(self) -> None:
         """Throw away every task that is left, whatever its clean-up says. The loop cannot be used afterwards."""
         tasks = asyncio.all_tasks(self)
-        self._handles_ready().clear()
-        cast("list[object]", getattr(self, "_scheduled")).clear()  # noqa: B009
+        self._ready.clear()
+        self._scheduled.clear()
         for task in tasks:
             setattr(task, "_log_destroy_pending", False)  # noqa: B010
             coroutine: Any = task.get_coro()
@@ -124,42 +139,38 @@ class SimLoop(VirtualLoop):
                 except BaseException:  # noqa: BLE001 -- clean-up that awaits cannot; the world is gone
                     continue
                 break
-        self._handles_ready().clear()
+        self._ready.clear()
         self._kept.clear()
-
-    def _handles_ready(self) -> "deque[asyncio.Handle]":
-        return cast("deque[asyncio.Handle]", getattr(self, "_ready"))  # noqa: B009
 
     # What follows takes the place of the base class's own, on every supported Python.
 
     def _call_soon(self, callback: Callable[..., object], args: Any, context: Context | None) -> asyncio.Handle:
         handle = _Soon(callback, args, self, context)
-        self._ready.append(handle)  # type: ignore[attr-defined]
+        self._ready.append(handle)
         return handle
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _Timer(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
         return timer
 
     def _run_once(self) -> None:
-        ready: deque[_Handle] = self._ready  # type: ignore[attr-defined]
-        timers: list[_Timer] = self._timers()
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
+        ready, timers = self._ready, self._timers()
+        if not ready and not self._stopping:
             if not timers:
                 raise Stuck("every task waits and no timer is set")
             self._virtual_s = max(self._virtual_s, timers[0].when())
         now = self._virtual_s
         while timers and timers[0].when() <= now:
             timer = heapq.heappop(timers)
-            timer._scheduled = False  # type: ignore[attr-defined]
+            timer._scheduled = False
             ready.append(timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if handle.cancelled():
+            if handle._cancelled:
                 continue
             process = handle.process
             if process is None or process.state is State.RUNNING:
@@ -170,14 +181,14 @@ class SimLoop(VirtualLoop):
 
     def _timers(self) -> list[_Timer]:
         """The heap of timers, without cancelled ones at its head or too many below."""
-        timers: list[_Timer] = self._scheduled  # type: ignore[attr-defined]
-        if len(timers) > 500 and self._timer_cancelled_count > len(timers) // 2:  # type: ignore[attr-defined]
+        timers = self._scheduled
+        if len(timers) > 500 and self._timer_cancelled_count > len(timers) // 2:
             for timer in timers:
-                timer._scheduled = not timer.cancelled()  # type: ignore[attr-defined]
+                timer._scheduled = not timer.cancelled()
             timers[:] = [timer for timer in timers if not timer.cancelled()]
             heapq.heapify(timers)
             self._timer_cancelled_count = 0
         while timers and timers[0].cancelled():
-            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
+            heapq.heappop(timers)._scheduled = False
         return timers

@@ -161,9 +161,7 @@ class _World:
     async def _main(self) -> None:
         self._violation = self._loop.create_future()
         stage = self._stage()
-        machines = [
-            Machine(stage, f"n{index}", labels_of(index), drift=_DRIFT) for index in range(self._options.nodes)
-        ]
+        machines = [Machine(stage, f"n{index}", labels_of(index), drift=_DRIFT) for index in range(self._options.nodes)]
         scenario = self._loop.create_task(self._scenario(stage, machines), name="scenario")
         try:
             await asyncio.wait([scenario, self._violation], return_when=asyncio.FIRST_COMPLETED)
@@ -245,17 +243,21 @@ class _World:
         until = self._loop.time() + within_s
         while missing := self._unheld(machines):
             if self._loop.time() > until:
-                raise _Found(LIVENESS, f"P6: {missing[0]} is held by no live node {within_s:.0f} s after the last fault")
+                raise _Found(
+                    LIVENESS, f"P6: {missing[0]} is held by no live node {within_s:.0f} s after the last fault"
+                )
             await self._second(machines)
 
     async def _all_done(self, stage: Stage, machines: Sequence[Machine]) -> None:
         """P4 and P6: every inbox empties, and what was accepted is accounted for."""
-        within_s = 1800.0
+        within_s = 900.0
         until = self._loop.time() + within_s
         while left := stage.mail.unsettled():
             if self._loop.time() > until:
                 first = next(iter(left))
-                raise _Found(LIVENESS, f"P6: {left[first]} mails lie in {first.topic} {within_s:.0f} s after the last fault")
+                raise _Found(
+                    LIVENESS, f"P6: {left[first]} mails lie in {first.topic} {within_s:.0f} s after the last fault"
+                )
             await self._second(machines)
         if gone := self.judge.unaccounted():
             raise _Found(SAFETY, f"P4: {gone[0]} was accepted and is gone, with {len(gone) - 1} more")
