@@ -1,6 +1,7 @@
 """Mail on a real nats-server that is killed, restarted and flapped on, and on answers that get lost."""
 
 import asyncio
+import json
 import math
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -188,6 +189,32 @@ async def test_a_publish_whose_answer_was_lost_is_kept_once(server: Server, monk
         published = await mail.publish(inbox.topic, b"x", message_id="e1")
         assert len(lost) == 2
         assert (published.sequence > 0, published.is_duplicate) == (True, False)
+        assert await world.kept(inbox.topic) == 1
+
+
+@pytest.mark.parametrize("code", [10158, 10164])
+async def test_a_publish_that_the_broker_has_not_decided_is_asked_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    async with nats_world(server.urls) as world:
+        mail = await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        await mail.ensure_subscription(inbox)
+        connection = world.connections[0]
+        request = connection.request
+        undecided: list[str] = []
+
+        async def hesitate(subject: str, *args: Any, **kwargs: Any) -> Any:
+            answer = await request(subject, *args, **kwargs)
+            if subject == inbox.topic and not undecided:
+                undecided.append(subject)
+                error = {"code": 409, "err_code": code, "description": "not decided"}
+                answer.data = json.dumps({"error": error, "stream": "x", "seq": 0}).encode()
+            return answer
+
+        monkeypatch.setattr(connection, "request", hesitate)
+        await mail.publish(inbox.topic, b"x", message_id="e1")
+        assert undecided
         assert await world.kept(inbox.topic) == 1
 
 

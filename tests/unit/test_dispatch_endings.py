@@ -1,15 +1,17 @@
 """What becomes of the mail when a turn has ended, one way or another."""
 
 import asyncio
+from typing import cast
 
 import pytest
 import structlog
 from dispatch_desk import Desk, delivery, event, mails
 
 from crewlet.mail.work_key import outgoing_id, work_key
+from crewlet.ports.cells import Cells, Unknown, WriteResult
 from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.mail import Ack, Defer, Nak, Published
-from crewlet.testing.virtual import in_virtual_time
+from crewlet.testing.virtual import VirtualClock, in_virtual_time
 from crewlet.turns.record import TurnNote
 from crewlet.turns.turn import OutgoingMail, Turn, TurnBroke, TurnResult
 
@@ -333,3 +335,51 @@ async def test_whoever_watches_hears_the_stages_of_a_turn() -> None:
         ("progress", "half way"),
         ("finished", "delivered"),
     ]
+
+
+@in_virtual_time
+async def test_a_finished_turn_is_acked_only_when_its_record_is_there_however_long_the_ledger_is_away() -> None:
+    desk = await Desk().open()
+    assert desk.cells is not None
+    away = _AwayFor(desk.cells, desk.clock, 20)
+    await desk.open(cast("Cells", away))
+    assert await desk.handle_mail(*mails("a")) == Ack()
+    assert await desk.completion("a") is not None
+    assert desk.clock.elapsed() >= away.back_at
+
+
+@in_virtual_time
+async def test_a_finished_turn_whose_fence_closes_before_its_record_is_there_is_deferred() -> None:
+    desk = await Desk().open()
+    assert desk.cells is not None
+    desk.fence = desk.new_fence(7, good_until=desk.clock.elapsed() + 10)
+    await desk.open(cast("Cells", _AwayFor(desk.cells, desk.clock, 1000)))
+    assert isinstance(await desk.handle_mail(*mails("a")), Defer)
+    assert "turn_unrecorded" in desk.events()
+
+
+@in_virtual_time
+async def test_a_ledger_that_stays_away_does_not_stop_a_seat_that_cannot_lose_its_lease() -> None:
+    desk = await Desk().open()
+    assert desk.cells is not None
+    await desk.open(cast("Cells", _AwayFor(desk.cells, desk.clock, 1e6)))
+    assert await desk.handle_mail(*mails("a")) == Ack()
+    assert "turn_unrecorded" in desk.events()
+
+
+class _AwayFor:
+    """A bucket that answers no write for a while."""
+
+    def __init__(self, cells: Cells, clock: VirtualClock, seconds: float) -> None:
+        self._cells = cells
+        self._clock = clock
+        self.back_at = clock.elapsed() + seconds
+
+    async def read(self, key: str) -> object:
+        return await self._cells.read(key)
+
+    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+        if self._clock.elapsed() < self.back_at:
+            await self._clock.sleep(3)
+            return Unknown("nobody answered")
+        return await self._cells.create(key, value, ttl_s=ttl_s)

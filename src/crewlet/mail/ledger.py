@@ -105,8 +105,11 @@ class Ledger:
         turn_id: str = "",
         work_key: str = "",
         term: Term | None = None,
-    ) -> None:
+    ) -> bool:
         """Record triggers as finished. The first record of a trigger stays; nothing here reaches the turn as an error.
+
+        Returns:
+            Whether every one is recorded now. False after a few seconds without an answer; a repeat does no harm.
 
         Cancellation: some may be recorded and some not.
         """
@@ -121,17 +124,17 @@ class Ledger:
         value = msgspec.json.encode(record)
         ids = list(dict.fromkeys(trigger_ids)) if handle else []
 
-        async def one(trigger_id: str) -> None:
+        async def one(trigger_id: str) -> bool:
             match await self._cells.create(_key(handle, trigger_id), value):
                 case Done() | Refused():
-                    pass
+                    return True
                 case Unknown(reason):
                     _log.warning("ledger_unwritten", seat=handle, trigger=trigger_id, error=reason)
+                    return False
 
         if len(ids) == 1:
-            await one(ids[0])
-        elif ids:
-            await asyncio.gather(*(one(trigger) for trigger in ids))
+            return await one(ids[0])
+        return all(await asyncio.gather(*(one(trigger) for trigger in ids)))
 
 
 def _key(handle: str, trigger_id: str) -> str:

@@ -197,6 +197,9 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.host.stop()
+        if self.seats.in_flight == 0:
+            # Whatever lease could not be given back, nothing acts under it any more.
+            self._ports.deadline.good_until(None)
         await self.leases.stop()
         await self._ports.close_mail()
         _log.info("engine_stopped", node=self._config.node_id)
@@ -214,6 +217,7 @@ class Node:
             in_flight=self.seats.in_flight,
             shutting_down=self._is_draining,
             seats=tuple(sorted(self.host.held())),
+            has_presence=self.host.presence_held(),
             lease_ttl_s=self.leases.ttl_s,
             unproven_seconds=dict(self.host.unproven_seconds()) or None,
             nodes=self.host.live_nodes,

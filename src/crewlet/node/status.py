@@ -23,6 +23,7 @@ class HealthSnapshot:
         unproven_seconds: by handle, for how long a teardown has been failing; None with none.
         nodes: live nodes at the last roster that could be read; None before the first.
         lease_ttl_s: the TTL in force.
+        has_presence: whether the other nodes count this one.
         last_errors: by handle, why its last turn broke; None with none.
     """
 
@@ -36,6 +37,7 @@ class HealthSnapshot:
     shutting_down: bool
     seats: tuple[str, ...]
     lease_ttl_s: float
+    has_presence: bool = True
     unproven_seconds: Mapping[str, float] | None = None
     nodes: int | None = None
     last_errors: Mapping[str, str] | None = None
@@ -43,16 +45,18 @@ class HealthSnapshot:
     @property
     def is_ready(self) -> bool:
         """Whether work may be sent here."""
-        return self.status == "ok" and self.queue == "connected"
+        return self.not_ready_reason is None
 
     @property
     def not_ready_reason(self) -> str | None:
-        """`draining`, `starting` or `broker_unlinked`; None when ready."""
+        """`draining`, `starting`, `broker_unlinked` or `no_presence`; None when ready."""
         if self.shutting_down:
             return "draining"
         if self.status == "starting":
             return "starting"
-        return None if self.queue == "connected" else "broker_unlinked"
+        if self.queue != "connected":
+            return "broker_unlinked"
+        return None if self.has_presence else "no_presence"
 
 
 @dataclass(frozen=True, slots=True)

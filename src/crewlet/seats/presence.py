@@ -125,7 +125,8 @@ class Presence:
         if isinstance(claim, Granted):
             self._epoch, self._sent_at, self._advertised = claim.lease.epoch, sent_at, meta
         else:
-            _log.debug("node_presence_refused", node=context.config.node_id, holder=claim.holder)
+            # A predecessor under this id lets go within a TTL; a twin does not, and this node stays idle beside it.
+            _log.warning("node_presence_refused", node=context.config.node_id, holder=claim.holder)
 
 
 async def _as_coroutine(status: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:

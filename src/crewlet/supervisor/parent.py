@@ -30,8 +30,9 @@ BROKER_URL_ENV = "CREWLET_BROKER_URL"
 BROKER_TOKEN_ENV = "CREWLET_BROKER_TOKEN"
 
 FAILED, USAGE, REFUSED = 1, 2, 78
-CRASH_LIMIT = 20
-"""A node that ended so often in a row, never healthy for a minute, is not started again."""
+CRASH_LIMIT = 50
+"""A node that ended so often in a row, never healthy for a minute, is not started again. Well beyond the 25 deliveries
+of a message, so that one which kills its node is dead-lettered before its node is given up."""
 
 _BROKER_START_S = 60.0
 _STORE_FREE_S = 2.0

@@ -29,6 +29,9 @@ from crewlet.turns.turn import Fence, Runner, Turn, TurnBroke, TurnResult
 _log = structlog.get_logger()
 
 _LAST_RECORD_S = 2.0
+_RECORD_PATIENCE_S = 60.0
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 2.0
 
 
 @dataclass(slots=True)
@@ -304,7 +307,13 @@ class SeatDispatch:
             self._skipped(trigger, detail, work.turn_id)
 
     async def _complete(self, run: _Run, work: _Work, *, outcome: str, detail: str) -> None:
-        await self._ledger.record(
+        """Record the turn, again while nobody answers: mail that is acked without a record would be gone.
+
+        It ends with the tenure, or when its patience does: a ledger that stays away must not stop a company.
+        """
+        give_up_at = self._clock.elapsed() + _RECORD_PATIENCE_S
+        pause_s = _FIRST_PAUSE_S
+        while not await self._ledger.record(
             self._handle,
             work.triggers,
             outcome=outcome,
@@ -312,7 +321,12 @@ class SeatDispatch:
             turn_id=work.turn_id,
             work_key=work.key,
             term=run.fence.term,
-        )
+        ):
+            if self._is_closed(run) or self._clock.elapsed() + pause_s >= give_up_at:
+                _log.error("turn_unrecorded", triggers=list(work.triggers), outcome=outcome)
+                return
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _record_last(self, run: _Run, work: _Work) -> None:
         """Our own call is being cancelled: a proven effect is still worth one bounded try at the ledger."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import MESSAGE_EXCEEDS_MAXIMUM, REQUEST_TIMEOUT_S, parse
-from crewlet.adapters.nats.translate import ApiError
+from crewlet.adapters.nats.translate import ID_IN_PROCESS, UNDECIDED_SEQUENCE, ApiError
 from crewlet.ports.errors import Misuse, NotLive, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, Published
 
@@ -13,6 +13,9 @@ WAKE_HEADER = "Crewlet-Wake"
 DEDUPE_HEADER = "Nats-Msg-Id"
 PUBLISH_BUDGET_S = 6.0
 RETRY_PAUSE_S = 0.15
+
+_UNDECIDED = frozenset({ID_IN_PROCESS, UNDECIDED_SEQUENCE})
+"""Answers of a server that does not know yet: it may hold the message, or come to."""
 
 
 async def publish_raw(
@@ -47,7 +50,10 @@ async def publish_raw(
         except ApiError as error:
             if error.err_code == MESSAGE_EXCEEDS_MAXIMUM:
                 raise MessageTooLarge(str(error)) from error
-            raise MailRefused(str(error)) from error
+            if error.err_code not in _UNDECIDED:
+                raise MailRefused(str(error)) from error
+            if connection.clock.elapsed() + RETRY_PAUSE_S >= ends:
+                raise Unavailable(f"the broker has not decided on the message on {topic}: {error}") from error
         except Unavailable as error:
             if connection.clock.elapsed() + RETRY_PAUSE_S >= ends:
                 raise Unavailable(f"the broker did not confirm the message on {topic}: {error}") from error
