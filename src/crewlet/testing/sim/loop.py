@@ -10,6 +10,7 @@ thaw; a dead one's never run. Whatever has no process is the world: the network,
 import asyncio
 import enum
 import heapq
+import warnings
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar
@@ -130,15 +131,11 @@ class SimLoop(VirtualLoop):
         tasks = asyncio.all_tasks(self)
         self._ready.clear()
         self._scheduled.clear()
-        for task in tasks:
-            setattr(task, "_log_destroy_pending", False)  # noqa: B010
-            coroutine: Any = task.get_coro()
-            for _ in range(100):
-                try:
-                    coroutine.close()
-                except BaseException:  # noqa: BLE001 -- clean-up that awaits cannot; the world is gone
-                    continue
-                break
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for task in tasks:
+                setattr(task, "_log_destroy_pending", False)  # noqa: B010
+                _close(task.get_coro())
         self._ready.clear()
         self._kept.clear()
 
@@ -192,3 +189,13 @@ class SimLoop(VirtualLoop):
             self._timer_cancelled_count -= 1
             heapq.heappop(timers)._scheduled = False
         return timers
+
+
+def _close(coroutine: Any) -> None:
+    """Unwind a coroutine, whose clean-up may want to wait and cannot: the world is gone."""
+    for _ in range(100):
+        try:
+            coroutine.close()
+        except BaseException:  # noqa: BLE001 -- as above
+            continue
+        return
