@@ -4,9 +4,20 @@ import re
 from pathlib import Path
 
 import pytest
+import structlog
 
 _TESTS = Path(__file__).parent
 _BEHAVIOURS = _TESTS.parent / "docs" / "behaviours.md"
+
+
+# As a node logs: a traceback with every local variable costs seconds on a busy machine.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ from crewlet.cli.run import tell
 
 
 def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output: OutputOption = Output.table) -> None:
-    """Show a node's health and the fleet around it. Fails when the fleet cannot be read."""
+    """Show a node's health and the fleet around it. Fails when the fleet cannot be read, or may be."""
     client = NodeClient.find(url, config)
     health = client.get("/health")
     try:
@@ -23,7 +23,9 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
         print_facts(
             {
                 "node": health["node"],
-                "status": health["status"],
+                "status": health["status"]
+                if health["has_presence"]
+                else f"{health['status']}, not counted by the fleet",
                 "broker": health["queue"],
                 "url": client.url,
                 "version": health["version"],
@@ -47,6 +49,8 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
                     "roles unmanned": ", ".join(fleet["unmanned_roles"]),
                 }
             )
+    if not problem and health["status"] == "ok" and not health["has_presence"]:
+        problem = "This node cannot renew its presence, so what it shows of the fleet may be old; look at its broker."
     if problem:
         raise typer.Exit(tell(problem, FAILED))
 
