@@ -39,6 +39,7 @@ def test_health_gives_the_facts_and_leaves_out_what_does_not_apply(api: Served) 
         "shutting_down": False,
         "seats": ["writer"],
         "lease_ttl_s": 45.0,
+        "has_presence": True,
     }
 
 
@@ -58,7 +59,12 @@ def test_health_is_200_while_draining_and_readiness_is_not(api: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"), [({"status": "starting"}, "starting"), ({"queue": "disconnected"}, "broker_unlinked")]
+    ("change", "reason"),
+    [
+        ({"status": "starting"}, "starting"),
+        ({"queue": "disconnected"}, "broker_unlinked"),
+        ({"has_presence": False}, "no_presence"),
+    ],
 )
 def test_readiness_says_why_not(api: Served, change: dict[str, Any], reason: str) -> None:
     assert api.ask("GET", "/readyz").json == {"ready": True, "node": "n1", "draining": False}
