@@ -23,7 +23,7 @@ from crewlet.ports.errors import Unavailable
 _BATCH = 2_000
 _BATCH_BYTES = 8 * 1024 * 1024
 _PULL_S = 1.0
-_CREATE_S = 2.0
+_CREATE_S = 0.5
 _NS = 1_000_000_000
 
 _log = structlog.get_logger()

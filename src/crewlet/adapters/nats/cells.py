@@ -304,15 +304,18 @@ class NatsBucket(Cells):
         clock = self._connection.clock
         deadline = clock.elapsed() + self._budget_s
         pause_s = 0.02
+        # The first try is short: during an election a request is lost without an answer, and the next one is not.
+        try_s = max(0.1, self._budget_s / 6)
         while True:
             left_s = max(0.05, deadline - clock.elapsed())
             try:
-                return await ask(left_s, min(left_s, self._budget_s / 2))
+                return await ask(left_s, min(left_s, try_s))
             except Unavailable:
                 if clock.elapsed() + pause_s >= deadline:
                     raise
             await clock.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.2)
+            try_s = min(2 * try_s, self._budget_s / 2)
 
     async def _newest(self, key: str, wait_s: float, timeout_s: float) -> StoredMessage | None:
         return await newest_message(self._lane, self._stream, self._subjects + key, timeout_s=timeout_s, wait_s=wait_s)

@@ -1,7 +1,7 @@
 """The mail port over JetStream."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -82,7 +82,13 @@ class NatsMail:
         await asyncio.gather(*(self._let_go(attachment) for attachment in attached))
 
     async def publish(
-        self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str] | None = None
+        self,
+        topic: str,
+        data: bytes,
+        *,
+        message_id: str,
+        headers: dict[str, str] | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> Published:
         self._switchboard.require_live()
         stream = stream_of(topic)
@@ -96,6 +102,7 @@ class NatsMail:
             data,
             {**(headers or {}), ID_HEADER: message_id},
             message_id=f"{topic}/{message_id}",
+            admit=admit,
         )
 
     async def ensure_subscription(self, subscription: Subscription) -> bool:

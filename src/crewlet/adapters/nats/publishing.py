@@ -1,6 +1,6 @@
 """Publishing with a definite answer: the same message under the same id until the store says something."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import MESSAGE_EXCEEDS_MAXIMUM, REQUEST_TIMEOUT_S, parse
@@ -26,10 +26,12 @@ async def publish_raw(
     *,
     message_id: str | None = None,
     budget_s: float = PUBLISH_BUDGET_S,
+    admit: Callable[[], None] | None = None,
 ) -> Published:
     """Publish, and repeat under the same `message_id` while nobody answers. Without an id it is tried once.
 
-    `is_duplicate` speaks of the first try only: a later one may meet the first.
+    `is_duplicate` speaks of the first try only: a later one may meet the first. `admit` is asked in the step of each
+    try, as a process may have stood still in the pause before it.
 
     Raises:
         MessageTooLarge: over the server's or the stream's ceiling.
@@ -40,6 +42,8 @@ async def publish_raw(
     ends = connection.clock.elapsed() + (budget_s if message_id is not None else 0.0)
     is_first = True
     while True:
+        if admit is not None:
+            admit()
         try:
             reply = parse((await connection.request(topic, data, timeout_s=REQUEST_TIMEOUT_S, headers=sent)).data)
             return Published(int(reply["seq"]), is_first and bool(reply.get("duplicate", False)))

@@ -26,6 +26,8 @@ HEARTBEAT_S = 1.0
 SILENCE_S = 3.0
 """Longer without a sign of the consumer means that it is lost."""
 
+_MAKING_S = 5.0
+_MAKING_TRY_S = 0.5
 _NS = 1_000_000_000
 
 _log = structlog.get_logger()
@@ -222,12 +224,25 @@ class Watch:
             "mem_storage": True,
         }
         body = {"stream_name": self._stream, "config": config, "action": "create"}
-        try:
-            await self._connection.api(
-                f"CONSUMER.CREATE.{self._stream}.{name}.{config['filter_subject']}", body, ConsumerAnswer, timeout_s=5.0
-            )
-        except ApiError as error:
-            raise Unavailable(f"{self._stream}: {error}") from error
+        # Asked again soon: without a leader of the cluster nobody answers, and the same consumer is made only once.
+        deadline = self._connection.clock.elapsed() + _MAKING_S
+        while True:
+            try:
+                await self._connection.api(
+                    f"CONSUMER.CREATE.{self._stream}.{name}.{config['filter_subject']}",
+                    body,
+                    ConsumerAnswer,
+                    timeout_s=_MAKING_TRY_S,
+                )
+                return
+            except ApiError as error:
+                raise Unavailable(f"{self._stream}: {error}") from error
+            except NotLive:
+                raise
+            except Unavailable:
+                if self._connection.clock.elapsed() + _MAKING_TRY_S >= deadline:
+                    raise
+            await self._connection.clock.sleep(0.05)
 
     async def _keep(self) -> None:
         """Repair whenever there is a doubt, for as long as the watch lives."""
