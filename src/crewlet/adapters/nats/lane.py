@@ -18,6 +18,8 @@ from crewlet.ports.clock import Clock
 
 AT_ONCE = 1024
 
+_SWEEP_S = 0.05
+
 A = TypeVar("A", bound=Answer)
 
 
@@ -27,7 +29,8 @@ class Lane:
     def __init__(self, connection: Connection, at_once: int = AT_ONCE) -> None:
         self._connection = connection
         self._free = at_once
-        self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[bool], float]] = deque()
+        self._sweeping: asyncio.TimerHandle | None = None
 
     @property
     def clock(self) -> Clock:
@@ -40,7 +43,7 @@ class Lane:
 
         Args:
             timeout_s: for the answer, from when it is sent.
-            wait_s: for the turn before that.
+            wait_s: for the turn before that; a twentieth of a second more or less does not count.
             head: headers as `encode_headers` makes them.
 
         Raises:
@@ -85,8 +88,9 @@ class Lane:
     async def _turn(self, subject: str, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[bool] = loop.create_future()
-        self._waiting.append(turn)
-        timer = loop.call_later(wait_s, _pass_over, turn)
+        self._waiting.append((turn, loop.time() + wait_s))
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(_SWEEP_S, self._sweep, loop)
         try:
             has_turn = await turn
         except BaseException:
@@ -94,20 +98,22 @@ class Lane:
             if not turn.cancelled() and turn.result():
                 self._leave()
             raise
-        finally:
-            timer.cancel()
         if not has_turn:
             raise NotTaken(f"{subject}: no turn within {wait_s:g} s")
 
     def _leave(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
+            turn, _ = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(True)
                 return
         self._free += 1
 
-
-def _pass_over(turn: asyncio.Future[bool]) -> None:
-    if not turn.done():
-        turn.set_result(False)
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Pass over those whose time is up. One timer for all: thousands may wait at once."""
+        now = loop.time()
+        for turn, until in self._waiting:
+            if until <= now and not turn.done():
+                turn.set_result(False)
+        self._waiting = deque(one for one in self._waiting if not one[0].done())
+        self._sweeping = loop.call_later(_SWEEP_S, self._sweep, loop) if self._waiting else None
