@@ -116,6 +116,10 @@ def test_a_message_over_the_ceiling_is_refused(run: Run) -> None:
     run(contract.a_message_over_the_ceiling_is_refused)
 
 
+def test_a_publish_that_is_not_admitted_sends_nothing(run: Run) -> None:
+    run(contract.a_publish_that_is_not_admitted_sends_nothing)
+
+
 @pytest.mark.proves("QU-14")
 def test_a_quiesced_attachment_holds_its_mail(run: Run) -> None:
     run(contract.a_quiesced_attachment_holds_its_mail)

@@ -28,3 +28,16 @@ def test_a_fleet_of_one_with_nothing_going_wrong_finishes_all_its_mail() -> None
     report = simulate(SimOptions(4000, nodes=1, seats=4, minutes=3.0, faults=()))
     assert (report.code, report.finding) == (0, "")
     assert report.counts["mail"] == report.counts["ack"] == report.counts["ledger"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        # A process frozen in the pause before a repeated publish sent it after its lease had lapsed (P8).
+        SimOptions(127, minutes=6.0, faults=("pause", "outage", "stall")),
+    ],
+    ids=["publish repeated after the fence closed"],
+)
+def test_what_was_found_once_stays_mended(options: SimOptions) -> None:
+    report = simulate(options)
+    assert (report.code, report.finding) == (0, "")

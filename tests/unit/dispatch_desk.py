@@ -36,7 +36,17 @@ class FakeMail:
     published: list[Envelope] = field(default_factory=list[Envelope])
     answers: list[Exception | Published] = field(default_factory=list[Exception | Published])
 
-    async def publish(self, topic: str, data: bytes, *, message_id: str, headers: object = None) -> Published:
+    async def publish(
+        self,
+        topic: str,
+        data: bytes,
+        *,
+        message_id: str,
+        headers: object = None,
+        admit: Callable[[], None] | None = None,
+    ) -> Published:
+        if admit is not None:
+            admit()
         if self.answers:
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):

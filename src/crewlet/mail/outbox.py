@@ -44,8 +44,11 @@ class Outbox:
     clock: Clock
     node_id: str
 
-    async def post(self, envelope: Envelope) -> Published:
+    async def post(self, envelope: Envelope, *, admit: Callable[[], None] | None = None) -> Published:
         """Publish an event to the inbox of the seat in `to`.
+
+        Args:
+            admit: asked before each time that it leaves (see the mail port).
 
         Raises:
             UnknownSeat: the company has no such seat.
@@ -57,7 +60,7 @@ class Outbox:
             raise UnknownSeat(envelope.to, company)
         stamped = envelope if envelope.node else msgspec.structs.replace(envelope, node=self.node_id)
         return await self.mail.publish(
-            topics.inbox(envelope.to).topic, msgspec.json.encode(stamped), message_id=envelope.id
+            topics.inbox(envelope.to).topic, msgspec.json.encode(stamped), message_id=envelope.id, admit=admit
         )
 
     def timestamp(self) -> str:

@@ -200,9 +200,19 @@ class Mail(Protocol):
     """Publishing, subscriptions and attachments. Every verb on a stopped instance raises NotLive."""
 
     async def publish(
-        self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str] | None = None
+        self,
+        topic: str,
+        data: bytes,
+        *,
+        message_id: str,
+        headers: dict[str, str] | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> Published:
         """Put a message on a topic.
+
+        Args:
+            admit: called in the same step before each time that the message leaves, repeats included. What it raises
+                ends the publish, and nothing more is sent.
 
         Raises:
             NoMailbox: no subscription covers the topic (agent and notification topics only).

@@ -64,7 +64,7 @@ class TurnMail:
         pause = _FIRST_PAUSE_S
         while True:
             try:
-                published = await self._outbox.post(envelope)
+                published = await self._outbox.post(envelope, admit=self._fence.check)
             except Unavailable as error:
                 _log.warning("turn_send_unanswered", message_id=envelope.id, to=mail.to, error=str(error))
                 await self._clock.sleep(pause)

@@ -7,7 +7,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from crewlet.ports.errors import Misuse, NotLive
+from crewlet.ports.errors import Fenced, Misuse, NotLive
 from crewlet.ports.mail import (
     Ack,
     Defer,
@@ -366,6 +366,21 @@ async def a_message_over_the_ceiling_is_refused(make: MakeWorld) -> None:
             raise AssertionError("it was taken")
         assert await world.kept(inbox.topic) == 0
         published = await mail.publish(inbox.topic, b"x", message_id="big")
+        assert not published.is_duplicate
+
+
+async def a_publish_that_is_not_admitted_sends_nothing(make: MakeWorld) -> None:
+    async with make() as world:
+        mail = await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        await mail.ensure_subscription(inbox)
+
+        def refuse() -> None:
+            raise Fenced("not any more")
+
+        await _raises(mail.publish(inbox.topic, b"x", message_id="e1", admit=refuse), Fenced)
+        assert await world.kept(inbox.topic) == 0
+        published = await mail.publish(inbox.topic, b"x", message_id="e1", admit=lambda: None)
         assert not published.is_duplicate
 
 

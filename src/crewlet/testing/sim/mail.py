@@ -119,7 +119,7 @@ class SimMailWire:
         self._leaving = leaving
         self._trouble = trouble
 
-    async def ask(self, name: str, effect: Callable[[], T]) -> T:
+    async def ask(self, name: str, effect: Callable[[], T], *, admit: Callable[[], None] | None = None) -> T:
         budget_s, try_s = _PATIENCE.get(name, _QUESTION)
         if name in ("attach", "detach"):
             slow_s, failing = self._trouble()
@@ -128,8 +128,14 @@ class SimMailWire:
             if failing and self._dice.chance(failing):
                 budget_s = 0.0
                 effect = _unanswerable
-        leaving = self._leaving if name == "publish" else None
-        return await self._wire.ask(STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaving)
+
+        def leaves() -> None:
+            if admit is not None:
+                admit()
+            if name == "publish":
+                self._leaving()
+
+        return await self._wire.ask(STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaves)
 
     async def crossing(self) -> bool:
         return await self._wire.crossing()

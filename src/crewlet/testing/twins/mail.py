@@ -45,8 +45,11 @@ Fault = Callable[[str], Awaitable[None]]
 class MailWire(Protocol):
     """What lies between one node and the broker."""
 
-    async def ask(self, name: str, effect: Callable[[], T]) -> T:
+    async def ask(self, name: str, effect: Callable[[], T], *, admit: Callable[[], None] | None = None) -> T:
         """Have an effect at the broker. It may take place more than once, or after the caller has gone.
+
+        Args:
+            admit: asked before each try; what it raises ends the tries.
 
         Raises:
             Unavailable: nobody answered.
@@ -64,9 +67,11 @@ class PlainWire:
     def __init__(self, fault: Fault | None = None) -> None:
         self._fault = fault
 
-    async def ask(self, name: str, effect: Callable[[], T]) -> T:
+    async def ask(self, name: str, effect: Callable[[], T], *, admit: Callable[[], None] | None = None) -> T:
         if self._fault is not None:
             await self._fault(name)
+        if admit is not None:
+            admit()
         return effect()
 
     async def crossing(self) -> bool:
@@ -109,12 +114,20 @@ class TwinMail:
                 log.warning("mail_stop_unproven", error=repr(error))
 
     async def publish(
-        self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str] | None = None
+        self,
+        topic: str,
+        data: bytes,
+        *,
+        message_id: str,
+        headers: dict[str, str] | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> Published:
         self._switchboard.require_live()
         check_message(message_id, headers)
         return await self._wire.ask(
-            "publish", lambda: self._broker.publish(topic, data, message_id=message_id, headers=headers or {})
+            "publish",
+            lambda: self._broker.publish(topic, data, message_id=message_id, headers=headers or {}),
+            admit=admit,
         )
 
     async def ensure_subscription(self, subscription: Subscription) -> bool:
