@@ -234,6 +234,40 @@ def test_two_programs_do_not_take_each_others_orphans(on_loop: Callable[[Case], 
     on_loop(case)
 
 
+@pytest.mark.parametrize("args", [(), ("exits",)])
+def test_a_daemon_that_changed_its_mark_ends_with_its_program(
+    on_loop: Callable[[Case], None], args: tuple[str, ...]
+) -> None:
+    async def case(programs: LocalPrograms) -> None:
+        bystander = await LocalPrograms().spawn(_shell("sleep 60"))
+        program = await programs.spawn(ProgramSpec(python("turncoat.py", *args), ENV))
+        daemon = int(await _first(program))
+        ours = await asyncio.create_subprocess_exec("sleep", "60")
+        if args:
+            assert await program.wait() == 0
+        assert is_running(daemon)
+        await program.end()
+        assert [is_running(pid) for pid in (daemon, ours.pid, bystander.pid)] == [False, True, True]
+        ours.kill()
+        assert await ours.wait() == -9
+        await bystander.end()
+
+    on_loop(case)
+
+
+def test_a_program_does_not_take_a_daemon_that_was_there_before_it(on_loop: Callable[[Case], None]) -> None:
+    async def case(programs: LocalPrograms) -> None:
+        earlier = await programs.spawn(ProgramSpec(python("turncoat.py"), ENV))
+        daemon = int(await _first(earlier))
+        later = await programs.spawn(_shell("sleep 60"))
+        await later.end()
+        assert is_running(daemon)
+        await earlier.end()
+        assert not is_running(daemon)
+
+    on_loop(case)
+
+
 def test_other_children_of_this_process_keep_their_lives_and_their_exit_codes(
     on_loop: Callable[[Case], None],
 ) -> None:

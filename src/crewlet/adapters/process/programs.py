@@ -34,7 +34,10 @@ class LocalPrograms(Programs):
     """Starts programs as children of this process.
 
     Making one makes this process a sub-reaper (Linux) for the rest of its life: orphans among its descendants become
-    its children. Those of its programs it buries; it never waits for a child that is not its own.
+    its children. Those of its programs it buries, and when a program ends it kills what cannot be told from a process
+    that the program left behind: a child in another session that came after the program started and is of no other one.
+    So nothing else in this process may start children in sessions of their own while programs run. Children in this
+    process's own session are never touched or waited for.
 
     Args:
         proof_s: how long `end()` looks for the last process to go before it says that it cannot prove it.
@@ -62,9 +65,9 @@ class LocalPrograms(Programs):
             raise Misuse("programs are started from the main thread: they end with the thread that started them")
         if not spec.argv:
             raise Misuse("a program needs at least its own name")
-        mark = tree.new_mark()
+        mark, earlier = tree.new_mark(), tree.children_now()
         process = _start(spec, mark)
-        program = LocalProgram(process, spec, tree.tree_of(process.pid, mark), self._proof_s, self._forget)
+        program = LocalProgram(process, spec, tree.tree_of(process.pid, mark, earlier), self._proof_s, self._forget)
         self._running[process.pid] = program
         if self._reaping is None:
             self._reap_later()

@@ -1,15 +1,18 @@
 """Every process that came of one program: found in what the kernel says at this moment, killed, and seen to be gone.
 
-On Linux a program is told from everything else by four facts, the first two of which it cannot lose by forking twice,
+On Linux a program is told from everything else by these facts, the first two of which it cannot lose by forking twice,
 starting sessions, or clearing its environment:
 
 - a *mark*: a resource limit that no kernel since 2.4 enforces (RLIMIT_LOCKS), set to a number of the program's own
   before it runs. Limits pass through fork and exec, and can be read from outside in about 2 µs.
 - descent: this process is a sub-reaper, so whatever the program's processes leave behind becomes our child.
 - the program's session, and its process group.
+- what is left over: a process that changed its mark, started a session *and* was orphaned is still a child of ours, in
+  a session that cannot be ours, since nothing goes back into a session it has left. Such a *stray* that belongs to no
+  other running program ends with the first program to end that is older than our having that child.
 
-Only a process that changes its own mark, starts a session *and* is orphaned before anybody looks gets away, and what
-another service starts on the program's behalf (a container engine, `at`) was never the program's child.
+Only what takes the mark of another running program gets away, until that one ends; and what another service starts on
+the program's behalf (a container engine, `at`) was never the program's child.
 
 Elsewhere (macOS, for development) the process group is all there is: a child that starts a session of its own is not
 found there, and does not end with its program.
@@ -23,14 +26,19 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from secrets import randbelow
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 _IS_LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_LOCKS = 10
 _UNMARKED = 0
+_LEAST_LEARNT_MARK = 1 << 32
 _FAST_ROUNDS = 8
+
+
+Child = tuple[int, int]
+"""A process id, and when that process started."""
 
 
 class Tree(Protocol):
@@ -94,22 +102,36 @@ def enter_child(parent: int, mark: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def tree_of(root: int, mark: int) -> Tree:
-    """The tree of a program that was just started with that mark."""
-    return _MarkedTree(root, mark) if _IS_LINUX else _GroupTree(root)
+def children_now() -> frozenset[Child]:
+    """This process's children, to be asked for before a program is started: none of them is of that program."""
+    if not _IS_LINUX:
+        return frozenset()
+    me = os.getpid()
+    return frozenset((p.pid, p.started) for p in _snapshot() if p.ppid == me)
+
+
+def tree_of(root: int, mark: int, earlier: frozenset[Child]) -> Tree:
+    """The tree of a program that was just started with that mark, when this process had those children already."""
+    return _MarkedTree(root, mark, earlier) if _IS_LINUX else _GroupTree(root)
 
 
 class _MarkedTree:
     """Linux."""
 
-    def __init__(self, root: int, mark: int) -> None:
+    # Of this whole process, as its children are: whose is whose has to be known across all that start programs here.
+    _running: ClassVar[set["_MarkedTree"]] = set()
+
+    def __init__(self, root: int, mark: int, earlier: frozenset[Child]) -> None:
         self._root: int | None = root
         # A program may itself run programs of this kind, which carry marks of their own.
         self._marks = {mark}
         self._foreign = {_UNMARKED, _mark_of(os.getpid())}
+        self._earlier = earlier
+        self._running.add(self)
 
     def root_was_reaped(self) -> None:
         self._root = None
+        self._running.discard(self)
 
     def strike(self) -> frozenset[int]:
         if self._root is not None:
@@ -144,7 +166,19 @@ class _MarkedTree:
         return killed
 
     def _members(self, processes: list[_Process]) -> list[_Process]:
-        members = {p.pid: p for p in processes if p.pid == self._root or _mark_of(p.pid) in self._marks}
+        marks = {p.pid: _mark_of(p.pid) for p in processes}
+        members = self._grown(self._known(processes, marks), processes)
+        self._learn({marks[pid] for pid in members})
+        free = self._not_of_others(processes, marks, members)
+        members = self._grown(members | self._strays(free), free)
+        return [p for p in members.values() if not (p.pid == self._root and p.is_dead)]
+
+    def _known(self, processes: Iterable[_Process], marks: dict[int, int]) -> dict[int, _Process]:
+        return {p.pid: p for p in processes if p.pid == self._root or marks[p.pid] in self._marks}
+
+    def _grown(self, members: dict[int, _Process], processes: list[_Process]) -> dict[int, _Process]:
+        """With all that descend from them or are in their sessions."""
+        members = dict(members)
         grew = True
         while grew:
             sessions = {p.session for p in members.values()}
@@ -155,8 +189,30 @@ class _MarkedTree:
             members.update((p.pid, p) for p in found)
             grew = bool(found)
         members.pop(os.getpid(), None)
-        self._marks.update(mark for pid in members if (mark := _mark_of(pid)) not in self._foreign)
-        return [p for p in members.values() if not (p.pid == self._root and p.is_dead)]
+        return members
+
+    def _not_of_others(
+        self, processes: list[_Process], marks: dict[int, int], members: dict[int, _Process]
+    ) -> list[_Process]:
+        rest = [p for p in processes if p.pid not in members]
+        theirs = {pid for tree in self._running - {self} for pid in tree._grown(tree._known(rest, marks), rest)}
+        return [p for p in processes if p.pid not in theirs]
+
+    def _strays(self, processes: list[_Process]) -> dict[int, _Process]:
+        me, here = os.getpid(), os.getsid(0)
+        return {
+            p.pid: p
+            for p in processes
+            if p.ppid == me and p.session != here and (p.pid, p.started) not in self._earlier
+        }
+
+    def _learn(self, marks: set[int]) -> None:
+        """Take marks that members carry for the program's own, unless they may be somebody else's.
+
+        A small number is a limit that someone set by hand, as any process of this machine may have.
+        """
+        others = {mark for tree in self._running - {self} for mark in tree._marks}
+        self._marks.update(mark for mark in marks - self._foreign - others if mark >= _LEAST_LEARNT_MARK)
 
     def _bury(self, processes: Iterable[_Process]) -> None:
         me = os.getpid()
