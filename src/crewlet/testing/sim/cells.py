@@ -47,8 +47,6 @@ class StoreObserver(Protocol):
 
     def was_read(self, bucket: str, key: str, is_there: bool) -> None: ...
 
-    def listed(self, bucket: str, prefix: str) -> None: ...
-
 
 @dataclass(slots=True)
 class _Held:
@@ -108,7 +106,6 @@ class SimBucket:
         return Mark(self._store.now(), self._last_revision)
 
     def list(self, prefix: str) -> list[Entry]:
-        self._store.observer.listed(self.spec.name, prefix)
         live = (self._live(key) for key in sorted(self.held) if key.startswith(prefix))
         return [entry for entry in live if entry is not None]
 
@@ -195,6 +192,8 @@ class CallObserver(Protocol):
 
     def unread(self, bucket: str, key: str) -> None: ...
 
+    def listed(self, bucket: str, prefix: str, looked_at: float) -> None: ...
+
     def unwritten(self, bucket: str, key: str) -> None: ...
 
 
@@ -225,7 +224,15 @@ class SimCells(Cells):
 
     async def list(self, prefix: str = "") -> Sequence[Entry]:
         check_prefix(prefix)
-        return await self._question(prefix, lambda: self._bucket.list(prefix))
+        looked_at: list[float] = []
+
+        def effect() -> Sequence[Entry]:
+            looked_at.append(asyncio.get_running_loop().time())
+            return self._bucket.list(prefix)
+
+        entries = await self._question(prefix, effect)
+        self._on_call.listed(self.name, prefix, looked_at[0])
+        return entries
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
         check_write(self._bucket.spec, key, value, ttl_s)

@@ -29,9 +29,9 @@ class FleetView:
         self._stays: dict[str, list[_Stay]] = {}
         self._listed_at: dict[str, float] = {}
 
-    def listed(self, process: str, now: float) -> None:
-        """A process has read the roster."""
-        self._listed_at[process] = now
+    def listed(self, process: str, looked_at: float) -> None:
+        """A process has had the roster, as it stood then."""
+        self._listed_at[process] = looked_at
 
     def presence(self, node_id: str, record: LeaseRecord, now: float, *, is_live: bool) -> None:
         """A node's presence lease was written."""
@@ -55,13 +55,15 @@ class FleetView:
     def is_same_group(self, handle: str, other: str) -> bool:
         return self._placements[handle] == self._placements[other]
 
-    def share(self, handle: str, owner: str, process: str, now: float) -> int | None:
+    def share(self, handle: str, owner: str, process: str, now: float, *, failed_at: float) -> int | None:
         """The largest share of a seat's group that the process may have computed when it claims now.
 
-        None when it has read no roster: then it takes itself for the whole fleet.
+        None when that cannot be told: it read no roster and takes itself for the whole fleet, or a call of it failed
+        lately (at `failed_at`), so that it may go by an older roster, or no longer run a seat that the store still
+        shows as its own.
         """
         listed_at = self._listed_at.get(process)
-        if listed_at is None:
+        if listed_at is None or now - failed_at <= self._ttl_s:
             return None
         placement = self._placements[handle]
         size = sum(other == placement for other in self._placements.values())

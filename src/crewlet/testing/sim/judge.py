@@ -128,6 +128,7 @@ class Judge:
         self.accepted_mail: dict[tuple[str, int], Accepted] = {}
         self.recorded: dict[tuple[str, str], float] = {}
         self._failed_at: dict[str, float] = {}
+        self.settled_at: dict[str, float] = {}
         self._unrecorded: set[tuple[str, str]] = set()
         self._reads = _Reads()
         self.violation: Violation | None = None
@@ -158,10 +159,6 @@ class Judge:
     def was_read(self, bucket: str, key: str, is_there: bool) -> None:
         if bucket == LEDGER and self._broker.caller is not None:
             self._reads.known[self._broker.caller.name, key] = is_there
-
-    def listed(self, bucket: str, prefix: str) -> None:
-        if bucket == LEASES and prefix == "node." and self._broker.caller is not None:
-            self.fleet.listed(self._broker.caller.name, self.now)
 
     def _lease_written(self, key: str, record: LeaseRecord) -> None:
         now, resource = self.now, resource_of(key) or key
@@ -216,7 +213,8 @@ class Judge:
                 and key.startswith("seat.")
                 and self.fleet.is_same_group(key[5:], handle)
             ]
-            share = self.fleet.share(handle, record.owner, caller.name, now)
+            failed_at = self._failed_at.get(caller.name, -1e9)
+            share = self.fleet.share(handle, record.owner, caller.name, now, failed_at=failed_at)
             if share is not None and len(held) + 1 > share:
                 self.fail("P6", f"{record.owner} took {resource} and holds {len(held) + 1} of a share of {share}")
 
@@ -244,6 +242,10 @@ class Judge:
         newest = self.newest.get(f"seat:{handle}", 0)
         if newest > record.get("epoch", 0) and not (turn is not None and turn.is_exempt):
             self.fail("P3", f"{process.name} records {key} under epoch {record.get('epoch')}, when {newest} was won")
+
+    def listed(self, process: Process, bucket: str, prefix: str, looked_at: float) -> None:
+        if bucket == LEASES and prefix == "node.":
+            self.fleet.listed(process.name, looked_at)
 
     def unread(self, process: Process, bucket: str, key: str) -> None:
         if bucket == LEDGER:
@@ -354,6 +356,7 @@ class Judge:
         self._history.note("ack", topic, message_id, sequence)
         mail = self.accepted_mail[topic, sequence]
         mail.is_acked = True
+        self.settled_at[topic] = self.now
         trigger = (mail.handle, message_id)
         if trigger not in self.recorded and trigger not in self._unrecorded and not mail.is_dead:
             self.fail("P4", f"{message_id} of {mail.handle} was settled, and nobody has recorded it as finished")

@@ -227,6 +227,9 @@ class Incarnation:
     def unread(self, bucket: str, key: str) -> None:
         self._machine.stage.judge.unread(self.process, bucket, key)
 
+    def listed(self, bucket: str, prefix: str, looked_at: float) -> None:
+        self._machine.stage.judge.listed(self.process, bucket, prefix, looked_at)
+
     def unwritten(self, bucket: str, key: str) -> None:
         self._machine.stage.judge.unwritten(self.process, bucket, key)
 
