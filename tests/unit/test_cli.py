@@ -228,8 +228,11 @@ class TestWithoutANode:
         assert main([*command, "--url", "http://127.0.0.1:1"]) == 1
         assert capsys.readouterr().err == "crewlet: No node answers at http://127.0.0.1:1 (Connection refused).\n"
 
-    def test_what_is_no_address_is_78(self, command: list[str], capsys: Capture) -> None:
-        assert main([*command, "--url", "ftp://x"]) == 78
+    @pytest.mark.parametrize(
+        "url", ["ftp://x", "http://exa mple:80", "http://a\nb", "http://\udcff", f"http://{'x' * 70}", "http://a/ä"]
+    )
+    def test_what_is_no_address_is_78(self, command: list[str], url: str, capsys: Capture) -> None:
+        assert main([*command, "--url", url]) == 78
         assert capsys.readouterr().err == (
-            "crewlet: --url: 'ftp://x' is not the address of a node; write http://host:port.\n"
+            f"crewlet: --url: {url!r} is not the address of a node; write http://host:port.\n"
         )

@@ -120,6 +120,51 @@ def test_a_file_that_cannot_be_sent_is_told(node: Served, tmp_path: Path, capsys
     )
 
 
+@pytest.mark.parametrize("kind", ["argument", "file"])
+def test_a_mail_that_is_too_large_is_told_before_it_is_sent(
+    node: Served, tmp_path: Path, capsys: Capture, kind: str
+) -> None:
+    text = "ä" * 4_500_000 if kind == "file" else "x" * 1_048_577
+    (tmp_path / "mail.md").write_text(text)
+    args = ["--file", "mail.md"] if kind == "file" else [text]
+    assert main(["seat", "send", "writer", *args]) == 1
+    size = len(text.encode())
+    assert capsys.readouterr().err == f"crewlet: The mail is too large: it has {size} bytes; 1048576 are allowed.\n"
+    assert node.node.commands.sent == []
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["writer", "a", "--id", "a\nb"], "--id"),
+        (["writer", "a", "--id", "✓"], "--id"),
+        (["writer", "a", "--id", "\udcff"], "--id"),
+        (["writer", "a", "--id", ""], "--id"),
+        (["writer", "a", "--id", "x" * 201], "--id"),
+        (["wr\udcff", "a"], "HANDLE"),
+        (["writer", "\udcff"], "TEXT"),
+        (["writer", "a", "--subject", "\udcff"], "--subject"),
+        (["writer", "a", "--conversation", "\udcff"], "--conversation"),
+    ],
+)
+def test_what_no_request_can_carry_is_wrong_usage(node: Served, capsys: Capture, args: list[str], hint: str) -> None:
+    assert main(["seat", "send", *args]) == 2
+    out, err = capsys.readouterr()
+    assert (out, node.node.commands.sent) == ("", [])
+    assert f"Error: Invalid value for {hint}: " in err
+
+
+@pytest.mark.parametrize("token", ["a\nb", "a\r", "✓", "\udcff"])
+def test_a_token_that_no_header_can_carry_is_told(
+    node: Served, monkeypatch: pytest.MonkeyPatch, capsys: Capture, token: str
+) -> None:
+    monkeypatch.setenv("CREWLET_API_TOKEN", token)
+    assert main(["seat", "list", "--url", node.server.url]) == 1
+    assert capsys.readouterr().err == (
+        "crewlet: CREWLET_API_TOKEN has a line break or another character that no token can have.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("outcome", "code"), [("delivered", 0), ("no_action", 0), ("failed", 1), ("blocked", 1), ("stopped", 1)]
 )
@@ -141,7 +186,7 @@ def test_waiting_follows_a_mail_that_is_finished_later(node: Served) -> None:
 
 def test_waiting_has_an_end(node: Served, capsys: Capture) -> None:
     assert main(["seat", "send", "writer", "a", "--id", "k", "--wait", "--timeout", "0.2"]) == 1
-    assert capsys.readouterr().err == "crewlet: The mail k is not finished yet; it stays in the inbox.\n"
+    assert capsys.readouterr().err == "crewlet: No turn has finished the mail k yet.\n"
 
 
 def test_an_unknown_seat_is_told_with_the_nearest(node: Served, capsys: Capture) -> None:

@@ -54,10 +54,10 @@ class NodeClient:
         """The node of a URL, else the one that runs with a settings file.
 
         Raises:
-            CommandFailed: none runs.
+            CommandFailed: none runs, or the token cannot be sent.
             ConfigRefused: a URL or settings file that cannot be used.
         """
-        token = os.environ.get(TOKEN_ENV) or None
+        token = _token_of_environment()
         if url:
             return cls(_checked(url), token)
         try:
@@ -102,7 +102,7 @@ class NodeClient:
             connection.request(method, parts.path.rstrip("/") + path, body, {**shown, **(headers or {})})
             response = connection.getresponse()
             status, data = response.status, response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise NodeSilent(f"No node answers at {self.url} ({why}).", was_sent=was_sent) from error
         finally:
@@ -123,10 +123,20 @@ class NodeClient:
         raise NodeRefused(sentence, status)
 
 
+def _token_of_environment() -> str | None:
+    token = os.environ.get(TOKEN_ENV) or None
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise CommandFailed(f"{TOKEN_ENV} has a line break or another character that no token can have.")
+    return token
+
+
 def _checked(url: str) -> str:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        # What HTTP's request line and Host header cannot carry, which the client library meets with other exceptions.
+        is_good = is_good and url.isprintable() and " " not in url and parts.path.isascii()
+        (parts.hostname or "").encode("idna")
     except ValueError:
         is_good, parts = False, urlsplit("")
     if not is_good:

@@ -13,6 +13,7 @@ from crewlet.cli import FAILED
 from crewlet.cli.client import CommandFailed, NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, print_json, print_table
+from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
 
 SEND_ATTEMPTS = 5
 _GOOD = ("delivered", "no_action")
@@ -70,9 +71,10 @@ def send(
     output: OutputOption = Output.table,
 ) -> None:
     """Put a mail into a seat's inbox and print its id."""
+    _check_names(handle, message_id, subject, conversation)
     mail = {"body": _body(text, file), "subject": subject, "conversation": conversation}
     until = time.monotonic() + timeout
-    sent = _send(NodeClient.find(url, config), handle, mail, message_id or str(uuid.uuid4()))
+    sent = _send(NodeClient.find(url, config), handle, mail, str(uuid.uuid4()) if message_id is None else message_id)
     if output is Output.table:
         print(sent["id"], flush=True)
         if sent["is_duplicate"]:
@@ -89,6 +91,27 @@ def send(
     raise typer.Exit(0 if result["outcome"] in _GOOD else FAILED)
 
 
+def _check_names(handle: str, message_id: str | None, subject: str, conversation: str) -> None:
+    """Refuse what an HTTP request cannot carry. The shell passes bytes that are no UTF-8 on as lone surrogates."""
+    for value, name in ((handle, "HANDLE"), (subject, "--subject"), (conversation, "--conversation")):
+        if not _is_utf8(value):
+            raise typer.BadParameter("this is not UTF-8 text", param_hint=name)
+    if message_id is None:
+        return
+    if not message_id or len(message_id) > MAX_ID_CHARS:
+        raise typer.BadParameter(f"an id has 1 to {MAX_ID_CHARS} characters", param_hint="--id")
+    if not (message_id.isascii() and message_id.isprintable()):
+        raise typer.BadParameter("an id is one line of ASCII letters, digits and ._:=@+-", param_hint="--id")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _body(text: str | None, file: Path | None) -> str:
     if (text is None) == (file is None):
         raise typer.BadParameter("give the text, or a file with --file, and not both", param_hint="TEXT")
@@ -100,6 +123,10 @@ def _body(text: str | None, file: Path | None) -> str:
         body = _decoded(file.read_bytes(), str(file))
     if not body:
         raise typer.BadParameter("the mail is empty", param_hint="TEXT")
+    if not _is_utf8(body):
+        raise typer.BadParameter("this is not UTF-8 text", param_hint="TEXT")
+    if (size := len(body.encode())) > MAX_MAIL_BYTES:
+        raise CommandFailed(f"The mail is too large: it has {size} bytes; {MAX_MAIL_BYTES} are allowed.")
     return body
 
 
@@ -154,6 +181,6 @@ def _wait(url: str | None, config: Path, handle: str, message_id: str, until: fl
             print(f"crewlet: Still waiting.{problem}", file=sys.stderr)
             told = problem
         if time.monotonic() + pause_s > until:
-            raise CommandFailed(f"The mail {message_id} is not finished yet; it stays in the inbox.{problem}")
+            raise CommandFailed(f"No turn has finished the mail {message_id} yet.{problem}")
         time.sleep(pause_s)
         pause_s = min(1.0, pause_s * 1.5)

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.ledger import Ledger
 from crewlet.mail.outbox import Outbox, UnknownSeat
+from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
 from crewlet.node.status import MailOutcome, SentMail
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
 from crewlet.ports.mail import MessageTooLarge
-
-MAX_MAIL_BYTES = 1_048_576
-"""A body larger than this is refused to its sender."""
-
-MAX_ID_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
