@@ -9,7 +9,7 @@ from stub_node import FLEET, Served, served
 
 from crewlet.node.status import MailOutcome
 from crewlet.ports.errors import Misuse, Unavailable
-from crewlet.ports.mail import MessageTooLarge, NoMailbox
+from crewlet.ports.mail import MailRefused, MessageTooLarge, NoMailbox
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +141,7 @@ def test_the_outcome_of_a_mail_can_be_followed(api: Served) -> None:
     [
         (NoMailbox("no mailbox yet"), 503, "no_mailbox", "No mailbox yet."),
         (MessageTooLarge("over 1 MiB"), 413, "too_large", "Over 1 MiB."),
+        (MailRefused("it cannot be kept"), 422, "refused", "It cannot be kept."),
         (Unavailable("nobody answered"), 503, "unavailable", "Nobody answered."),
         (Misuse("an id has characters"), 422, "invalid", "An id has characters."),
     ],

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.errors import Misuse, Unavailable
-from crewlet.ports.mail import MessageTooLarge, NoMailbox
+from crewlet.ports.mail import MailRefused, MessageTooLarge, NoMailbox
 
 RETRY_AFTER = {"Retry-After": "2"}
 
@@ -48,6 +48,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(NoMailbox)
     def on_no_mailbox(request: Request, error: NoMailbox) -> JSONResponse:
         return answer(503, "no_mailbox", _sentence(error), RETRY_AFTER)
+
+    @app.exception_handler(MailRefused)
+    def on_refused(request: Request, error: MailRefused) -> JSONResponse:
+        return answer(422, "refused", _sentence(error))
 
     @app.exception_handler(Misuse)
     def on_misuse(request: Request, error: Misuse) -> JSONResponse:
