@@ -10,6 +10,7 @@ import structlog
 import uvicorn
 
 from crewlet.ports.errors import CrewletError
+from crewlet.web.cutoff import CutOff
 
 GRACE_S = 5
 _log = structlog.get_logger()
@@ -35,20 +36,25 @@ class Server:
         url: how this machine reaches it.
     """
 
-    def __init__(self, host: str, port: int, server: uvicorn.Server, task: asyncio.Task[None]) -> None:
+    def __init__(self, host: str, port: int, server: uvicorn.Server, task: asyncio.Task[None], app: CutOff) -> None:
         self.host = host
         self.port = port
         reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self.url = f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
         self._server = server
         self._task = task
+        self._app = app
 
     async def stop(self) -> None:
         """Take no more requests, let running ones finish for 5 s, then cut them off. Idempotent.
 
+        A request whose body has not arrived is not running: a slow sender is cut off at once, with a 503.
+
         Cancellation: the server is told to stop and cut off at once.
         """
         self._server.should_exit = True
+        if unread := self._app.stop():
+            _log.info("api_requests_cut_off", requests=unread)
         done, _ = await asyncio.wait({self._task}, timeout=GRACE_S + 2)
         if not done:
             self._server.force_exit = True
@@ -70,8 +76,9 @@ async def serve(app: Any, host: str, port: int) -> Server:
     Cancellation: nothing is left listening.
     """
     listening = _listen(host, port)
+    bounded = CutOff(app)
     config = uvicorn.Config(
-        app,
+        bounded,
         lifespan="off",
         log_config=None,
         log_level="error",
@@ -95,7 +102,7 @@ async def serve(app: Any, host: str, port: int) -> Server:
         await task
         raise ListenFailed(f"the API could not start on {host}:{port}")
     task.add_done_callback(lambda ended: _tell_of_end(ended, server))
-    return Server(host, listening.getsockname()[1], server, task)
+    return Server(host, listening.getsockname()[1], server, task, bounded)
 
 
 def _tell_of_end(task: asyncio.Task[None], server: uvicorn.Server) -> None:
