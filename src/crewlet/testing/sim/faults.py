@@ -131,9 +131,15 @@ class Faults:
 
     async def _pause(self) -> None:
         machine = self._dice.pick(self._machines)
+        life = machine.life
+        if life is None or not life.process.is_running:
+            return
+        # Shorter than a heartbeat, longer than one but within the lease, and longer than a lease.
+        low, high = self._dice.pick(((0.002, 0.3), (0.3, 1.0), (1.0, 3.0)))
         machine.freeze()
-        await asyncio.sleep(0.05 + self._ttls(3.0))
-        machine.thaw()
+        await asyncio.sleep(self._stage.ttl_s * self._dice.between(low, high))
+        if machine.life is life:
+            machine.thaw()
 
     async def _crash(self) -> None:
         machine = self._dice.pick(self._machines)

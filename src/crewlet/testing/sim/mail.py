@@ -137,8 +137,8 @@ class SimMailWire:
 
         return await self._wire.ask(STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaves)
 
-    async def crossing(self) -> bool:
-        return await self._wire.crossing()
+    async def crossing(self, sent_at: float) -> bool:
+        return await self._wire.crossing(sent_at)
 
 
 def _unanswerable() -> Any:

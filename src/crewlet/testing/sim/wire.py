@@ -138,12 +138,14 @@ class Wire:
                     raise
             await asyncio.sleep(pause_s)
 
-    async def crossing(self) -> bool:
-        """Wait as long as something from the broker takes to arrive. False: it never does."""
+    async def crossing(self, sent_at: float) -> bool:
+        """Wait until something that left the broker then has arrived. False: it never does."""
         line = self._line
         if line.cut_back or self._broker.is_down or self._dice.chance(line.lost_back):
             return False
-        await asyncio.sleep(self._delay())
+        wait_s = sent_at + self._delay() - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
         return True
 
     def push(self, arrive: Callable[[], None]) -> bool:

@@ -56,8 +56,8 @@ class MailWire(Protocol):
         """
         ...
 
-    async def crossing(self) -> bool:
-        """Wait as long as mail takes from the broker to the node. False: it is lost on the way."""
+    async def crossing(self, sent_at: float) -> bool:
+        """Wait until mail that left the broker then (on its clock) has come. False: it is lost on the way."""
         ...
 
 
@@ -74,7 +74,7 @@ class PlainWire:
             admit()
         return effect()
 
-    async def crossing(self) -> bool:
+    async def crossing(self, sent_at: float) -> bool:
         return True
 
 
@@ -331,7 +331,7 @@ class TwinFeed:
         if self._is_closing:
             self._collect(pull)  # what was on its way when the pull was closed goes back with the rest
             return
-        if pull.got and not await self._wire.crossing():
+        if pull.got and not await self._wire.crossing(pull.served_at):
             self._pull = None
             await self._clock.sleep(TROUBLE_PAUSE_S)
         elif not self._is_closing:

@@ -45,10 +45,14 @@ class Pending:
 
 @dataclass(slots=True)
 class TwinPull:
-    """An open request for mail. It lives at the broker, whether or not its client does."""
+    """An open request for mail. It lives at the broker, whether or not its client does.
+
+    `served_at` is when it last got something, on the broker's clock.
+    """
 
     count: int
     expires_at: float
+    served_at: float = 0.0
     got: list[tuple[Message, int]] = field(default_factory=list[tuple[Message, int]])
     is_ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,6 +91,7 @@ class Durable:
             one.deliveries += 1
             one.due_at = now + window_s
             pull.got.append((one.message, one.deliveries))
+            pull.served_at = now
             pull.changed.set()
             if len(pull.got) == pull.count:
                 self.pulls.pop(0)
