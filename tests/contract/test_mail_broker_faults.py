@@ -33,8 +33,8 @@ def server(tmp_path: Path) -> Generator[Server]:
 async def test_three_hundred_flaps_under_load_lose_and_double_nothing(
     server: Server, options: BatchOptions | None
 ) -> None:
-    # With this window any mail left in nobody's hand would stay dark for longer than the test waits. Each hand-over costs
-    # a delivery, and here one message may be handed over more often than any fleet would.
+    # With this window any mail left in nobody's hand would stay dark for longer than the test waits. A hand-over costs
+    # a delivery, and here one message may be handed over more often than in any fleet.
     async with nats_world(server.urls, ack_window_s=300.0, delivery_budget=1000) as world:
         inbox = Subscription(world.topic("inbox"), "g")
         handled = await flap(world, inbox, flaps=300, events=600, seed=7, options=options)
