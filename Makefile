@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench lock clean
+.PHONY: help setup demo test check bench sim mutants lock clean
 
 help: ## say what there is
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,12 @@ check: setup ## format, lint, types, layers, unit tests: under a minute
 
 bench: setup ## the benchmark table, as ratios against the raw client in the same run
 	$(BIN)/python -m benchmarks --json
+
+sim: setup ## a long search of the fleet simulator: 2,000 seeds of ten simulated minutes
+	$(BIN)/crewlet sim --seed 0 --seeds 2000 --hours 0.16666666666666666
+
+mutants: setup ## plant each known bug and search for a seed of the simulator that catches it
+	$(BIN)/python -m crewlet.testing.sim.mutants
 
 lock: setup ## resolve the dependencies again
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --all-extras --python-version 3.11 pyproject.toml --output-file requirements.lock

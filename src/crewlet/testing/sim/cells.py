@@ -188,6 +188,8 @@ class SimCellStore(CellStore):
 class CallObserver(Protocol):
     """Sees what a node asks of its cells, as it asks."""
 
+    def reading(self, bucket: str, key: str) -> None: ...
+
     def writing(self, bucket: str, key: str, value: bytes | None) -> None: ...
 
     def unread(self, bucket: str, key: str) -> None: ...
@@ -217,6 +219,7 @@ class SimCells(Cells):
 
     async def read(self, key: str) -> Entry | None:
         check_key(key)
+        self._on_call.reading(self.name, key)
         return await self._question(key, lambda: self._bucket.read(key))
 
     async def mark(self) -> Mark:

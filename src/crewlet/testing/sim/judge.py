@@ -128,6 +128,7 @@ class Judge:
         self.accepted_mail: dict[tuple[str, int], Accepted] = {}
         self.recorded: dict[tuple[str, str], float] = {}
         self._failed_at: dict[str, float] = {}
+        self._claiming: dict[tuple[str, str], float] = {}
         self.settled_at: dict[str, float] = {}
         self._unrecorded: set[tuple[str, str]] = set()
         self._reads = _Reads()
@@ -233,7 +234,16 @@ class Judge:
 
     # What nodes send off
 
+    def reading(self, process: Process, bucket: str, key: str) -> None:
+        if bucket == LEASES:
+            # Whoever reads a lease has no claim of it on the way any more, or is about to give it back.
+            self._claiming.pop((process.name, key), None)
+
     def writing(self, process: Process, bucket: str, key: str, value: bytes | None) -> None:
+        if bucket == LEASES and value is not None:
+            record = msgspec.json.decode(value, type=LeaseRecord)
+            if record.epoch == 0 and not record.released:
+                self._claiming[process.name, key] = self.now
         if bucket != LEDGER or value is None:
             return
         record = msgspec.json.decode(value, type=dict[str, Any])
@@ -363,13 +373,12 @@ class Judge:
 
     def left(self, owner: str, *, is_calm: bool) -> None:
         """A process has drained and ended by itself. In calm weather it leaves no seat to lapse."""
-        has_failed = self._failed_at.get(owner, -1e9) > self.now - self._ttl_s
         for key, lease in self.leases.items():
             if lease.record.owner == owner and lease.is_live(self.now):
                 if is_calm:
                     self.fail("P6", f"{owner} drained and left {key} to lapse")
-                elif lease.record.epoch == 0 and not has_failed:
-                    self.fail("P6", f"{owner} ended and left its claim of {key} in the way")
+                elif lease.record.epoch == 0 and (owner, key) in self._claiming:
+                    self.fail("P6", f"{owner} ended and has not tried to give its claim of {key} back")
 
     def look(self, running: Mapping[str, float]) -> None:
         """Judge what stays as it is. Called every second or so.

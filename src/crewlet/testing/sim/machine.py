@@ -221,6 +221,9 @@ class Incarnation:
 
     # What a node's adapters would see
 
+    def reading(self, bucket: str, key: str) -> None:
+        self._machine.stage.judge.reading(self.process, bucket, key)
+
     def writing(self, bucket: str, key: str, value: bytes | None) -> None:
         self._machine.stage.judge.writing(self.process, bucket, key, value)
 

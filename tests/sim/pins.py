@@ -1,0 +1,35 @@
+"""Where each planted bug is caught: the simulation, its exit code, and what its finding begins with."""
+
+from crewlet.testing.sim import LIVENESS, SAFETY, SimOptions
+from crewlet.testing.sim.mutants import Catch
+
+PINS = {
+    "epochs forgotten": Catch(SimOptions(0, minutes=3.0), SAFETY, "P2"),
+    "lapse judged early": Catch(SimOptions(0, minutes=3.0), SAFETY, "P7"),
+    "release before detach": Catch(SimOptions(0, minutes=3.0), SAFETY, "P1"),
+    "lease kept at a release": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P6"),
+    "presence kept at a drain": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P6"),
+    "membership instead of freshness": Catch(SimOptions(3, minutes=3.0), SAFETY, "P7"),
+    "starts without asking": Catch(SimOptions(3, minutes=3.0), SAFETY, "P7"),
+    "fence on membership": Catch(SimOptions(0, minutes=4.0, faults=("pause",)), SAFETY, "P1"),
+    "fence without a clock": Catch(SimOptions(0, minutes=4.0, faults=("pause",)), SAFETY, "P1"),
+    "no bound by the share": Catch(SimOptions(0, minutes=3.0), SAFETY, "P6"),
+    "deaf after deferral": Catch(SimOptions(4, minutes=3.0, faults=("pause", "latency")), LIVENESS, "P6"),
+    "never admitted again": Catch(SimOptions(1, minutes=3.0), LIVENESS, "P6"),
+    "renewals not told to the inbox": Catch(SimOptions(0, minutes=3.0, faults=()), LIVENESS, "P6"),
+    "no lapse timer": Catch(SimOptions(4, minutes=4.0, faults=("pause", "partition")), LIVENESS, "P6"),
+    "renew counted from the reply": Catch(SimOptions(25, minutes=4.0, faults=("latency", "partition")), SAFETY, "P7"),
+    "gate blind to presence": Catch(
+        SimOptions(14, nodes=4, seats=3, minutes=4.0, faults=("stop", "deploy")), SAFETY, "P7"
+    ),
+    "stuck seat not charged": Catch(
+        SimOptions(27, seats=9, minutes=6.0, faults=("hooks", "crash", "stop")), SAFETY, "P6"
+    ),
+    "acquire failure not taken down": Catch(SimOptions(0, minutes=3.0), SAFETY, "P1"),
+    "ack before ledger": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
+    "ledger not read": Catch(SimOptions(4, minutes=3.0), SAFETY, "P5"),
+    "ledger not written": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
+    "broken turn acked": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
+    "republish on fence": Catch(SimOptions(0, minutes=4.0, faults=("partition", "stop")), SAFETY, "P4"),
+    "mail under a fresh id": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
+}
