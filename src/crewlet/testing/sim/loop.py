@@ -58,7 +58,7 @@ class _Soon(asyncio.Handle):
 
 
 class _Timer(asyncio.TimerHandle):
-    __slots__ = ("process", "serial")
+    __slots__ = ("process",)
 
     _cancelled: bool
     _scheduled: bool
@@ -68,12 +68,6 @@ class _Timer(asyncio.TimerHandle):
     ) -> None:
         super().__init__(when, callback, args, loop, context)
         self.process = PROCESS.get() if context is None else context.get(PROCESS)
-        self.serial = loop.next_serial()
-
-    def __lt__(self, other: Any) -> bool:
-        # A total order, so that timers due together fire in the order they were set on every Python.
-        mine, theirs = self.when(), other.when()
-        return mine < theirs or (mine == theirs and self.serial < other.serial)
 
 
 _Handle = _Soon | _Timer
@@ -84,19 +78,16 @@ class SimLoop(VirtualLoop):
 
     # Of the base class, which its stubs do not tell of.
     _ready: deque[_Handle]
-    _scheduled: list[_Timer]
     _stopping: bool
     _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
         self._serial = 0
+        # Due at, serial number, timer: those due together fire in the order they were set, on every Python.
+        self._timed: list[tuple[float, int, _Timer]] = []
         self._kept: list[object] = []
         self.callbacks = 0
-
-    def next_serial(self) -> int:
-        self._serial += 1
-        return self._serial
 
     def freeze(self, process: Process) -> None:
         """Stop a running process where it stands."""
@@ -130,7 +121,7 @@ class SimLoop(VirtualLoop):
         """Throw away every task that is left, whatever its clean-up says. The loop cannot be used afterwards."""
         tasks = asyncio.all_tasks(self)
         self._ready.clear()
-        self._scheduled.clear()
+        self._timed.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for task in tasks:
@@ -150,7 +141,8 @@ class SimLoop(VirtualLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _Timer(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
+        self._serial += 1
+        heapq.heappush(self._timed, (when, self._serial, timer))
         timer._scheduled = True
         return timer
 
@@ -159,10 +151,10 @@ class SimLoop(VirtualLoop):
         if not ready and not self._stopping:
             if not timers:
                 raise Stuck("every task waits and no timer is set")
-            self._virtual_s = max(self._virtual_s, timers[0].when())
+            self._virtual_s = max(self._virtual_s, timers[0][0])
         now = self._virtual_s
-        while timers and timers[0].when() <= now:
-            timer = heapq.heappop(timers)
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
             timer._scheduled = False
             ready.append(timer)
         for _ in range(len(ready)):
@@ -176,18 +168,18 @@ class SimLoop(VirtualLoop):
             elif process.state is State.FROZEN:
                 process.queued.append(handle)
 
-    def _timers(self) -> list[_Timer]:
+    def _timers(self) -> list[tuple[float, int, _Timer]]:
         """The heap of timers, without cancelled ones at its head or too many below."""
-        timers = self._scheduled
+        timers = self._timed
         if len(timers) > 500 and self._timer_cancelled_count > len(timers) // 2:
-            for timer in timers:
-                timer._scheduled = not timer.cancelled()
-            timers[:] = [timer for timer in timers if not timer.cancelled()]
+            for _, _, timer in timers:
+                timer._scheduled = not timer._cancelled
+            timers[:] = [each for each in timers if each[2]._scheduled]
             heapq.heapify(timers)
             self._timer_cancelled_count = 0
-        while timers and timers[0].cancelled():
+        while timers and timers[0][2]._cancelled:
             self._timer_cancelled_count -= 1
-            heapq.heappop(timers)._scheduled = False
+            heapq.heappop(timers)[2]._scheduled = False
         return timers
 
 
