@@ -7,19 +7,19 @@ from crewlet.testing.sim import KINDS, SimOptions, simulate
 
 @pytest.mark.parametrize("seed", range(1000, 1008))
 def test_three_nodes_and_six_seats_keep_their_promises(seed: int) -> None:
-    report = simulate(SimOptions(seed, minutes=4.0))
+    report = simulate(SimOptions(seed, minutes=3.0))
     assert (report.code, report.finding) == (0, "")
 
 
 @pytest.mark.parametrize("seed", range(2000, 2002))
 def test_five_nodes_and_twelve_seats_keep_their_promises_under_every_fault(seed: int) -> None:
-    report = simulate(SimOptions(seed, nodes=5, seats=12, minutes=4.0, faults=KINDS))
+    report = simulate(SimOptions(seed, nodes=5, seats=12, minutes=3.0, faults=KINDS))
     assert (report.code, report.finding) == (0, "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_alone_breaks_nothing(kind: str) -> None:
-    report = simulate(SimOptions(3000, minutes=2.0, faults=(kind,)))
+    report = simulate(SimOptions(3000, minutes=1.5, faults=(kind,)))
     assert (report.code, report.finding) == (0, "")
     assert report.counts["fault"] > 0
 
