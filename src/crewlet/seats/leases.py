@@ -6,6 +6,7 @@ holder's own to count, from before it asked and on its own clock; an answer that
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, assert_never
 
@@ -171,6 +172,7 @@ class LeaseStore:
         hold = self._holds.get(key)
         if hold is not None and hold.is_tenure_of(owner, epoch):
             if hold.is_over:
+                await self._withdraw_late(hold)
                 return False
             if hold.revision is not None and self._clock.elapsed() < hold.lapses_at:
                 answer = await self._renew_known(hold, hold.revision, ttl, raw)
@@ -198,7 +200,7 @@ class LeaseStore:
             look = await self._look_at(key, owner, epoch)
             found = look.found
             if found is None or not found.is_tenure_of(owner, epoch):
-                self._forget(key, owner, epoch)
+                self._end(key, owner, epoch)
                 return False
             released = msgspec.structs.replace(found.record, released=True, acquired_at=found.acquired_at)
             result = await self._table.replace(key, released, expect=found.entry.revision)
@@ -317,7 +319,7 @@ class LeaseStore:
             look = await self._look_at(key, owner, epoch)
             found = look.live
             if found is None or not found.is_tenure_of(owner, epoch):
-                self._forget(key, owner, epoch)
+                self._end(key, owner, epoch)
                 return False
             hold = self._holds.get(key)
             if hold is None or not hold.is_tenure_of(owner, epoch):
@@ -378,6 +380,23 @@ class LeaseStore:
         hold.is_over = True
         if self._clock.elapsed() >= hold.lapsed_by:
             await self._table.replace(hold.key, msgspec.structs.replace(hold.record, released=True), expect=revision)
+
+    async def _withdraw_late(self, hold: Hold) -> None:
+        """Give back what an undecided write of a tenure that is over may have brought to life since."""
+        if hold.revision is not None:
+            return
+        with suppress(Unavailable):
+            found = (await self._table.look(hold.key)).live
+            if found is not None and found.is_tenure_of(hold.record.owner, hold.record.epoch):
+                await self._give_back_late(hold, found.entry.revision)
+
+    def _end(self, key: str, owner: str, epoch: int) -> None:
+        """The tenure is over. While a write of it may still land it is remembered, so that none brings it back."""
+        hold = self._holds.get(key)
+        if hold is not None and hold.is_tenure_of(owner, epoch) and hold.revision is None:
+            hold.is_over = True
+        else:
+            self._forget(key, owner, epoch)
 
     def _is_over(self, key: str, owner: str, epoch: int) -> bool:
         """Whether a tenure has ended here, or run out by this process's count, whatever the store still shows."""
