@@ -28,8 +28,8 @@ test: setup ## everything that CI runs
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not process and not cluster"
-	$(BIN)/python -m pytest -q -m "process or cluster"
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone"
+	$(BIN)/python -m pytest -q -m alone
 
 check: setup ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff format .

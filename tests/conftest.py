@@ -21,11 +21,14 @@ structlog.configure(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts processes is marked so; a mark that claims a behaviour must name one that exists."""
+    """What wants the machine for itself is marked so; a mark that claims a behaviour must name one that exists."""
     known = set(re.findall(r"^- ([A-Z]{2}-\d\d) ", _BEHAVIOURS.read_text(encoding="utf-8"), re.MULTILINE))
     for item in items:
-        if item.path.is_relative_to(_TESTS / "process"):
+        is_process = item.path.is_relative_to(_TESTS / "process")
+        if is_process:
             item.add_marker(pytest.mark.process)
+        if is_process or item.get_closest_marker("cluster") or item.path.name.startswith("test_lease_faults"):
+            item.add_marker(pytest.mark.alone)
         for mark in item.iter_markers("proves"):
             unknown = [behaviour for behaviour in mark.args if behaviour not in known]
             if unknown or not mark.args:
