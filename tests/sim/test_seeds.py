@@ -35,8 +35,10 @@ def test_a_fleet_of_one_with_nothing_going_wrong_finishes_all_its_mail() -> None
     [
         # A process frozen in the pause before a repeated publish sent it after its lease had lapsed (P8).
         SimOptions(127, minutes=6.0, faults=("pause", "outage", "stall")),
+        # The record of a finished turn was tried again after the seat's next owner had taken over (P3).
+        SimOptions(131, minutes=6.0, faults=("pause", "outage", "stall")),
     ],
-    ids=["publish repeated after the fence closed"],
+    ids=["publish repeated after the fence closed", "record repeated after the fence closed"],
 )
 def test_what_was_found_once_stays_mended(options: SimOptions) -> None:
     report = simulate(options)

@@ -359,6 +359,18 @@ async def test_a_finished_turn_whose_fence_closes_before_its_record_is_there_is_
 
 
 @in_virtual_time
+async def test_a_record_is_not_tried_again_when_the_fence_has_closed_in_the_pause_before() -> None:
+    desk = await Desk().open()
+    assert desk.cells is not None
+    away = _AwayFor(desk.cells, desk.clock, 1000)
+    # The first try is given up after 3 s; the fence closes in the pause that follows.
+    desk.fence = desk.new_fence(7, good_until=desk.clock.elapsed() + 3.01)
+    await desk.open(cast("Cells", away))
+    assert isinstance(await desk.handle_mail(*mails("a")), Defer)
+    assert away.tries == 1
+
+
+@in_virtual_time
 async def test_a_ledger_that_stays_away_does_not_stop_a_seat_that_cannot_lose_its_lease() -> None:
     desk = await Desk().open()
     assert desk.cells is not None
@@ -374,11 +386,13 @@ class _AwayFor:
         self._cells = cells
         self._clock = clock
         self.back_at = clock.elapsed() + seconds
+        self.tries = 0
 
     async def read(self, key: str) -> object:
         return await self._cells.read(key)
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+        self.tries += 1
         if self._clock.elapsed() < self.back_at:
             await self._clock.sleep(3)
             return Unknown("nobody answered")

@@ -322,10 +322,13 @@ class SeatDispatch:
             work_key=work.key,
             term=run.fence.term,
         ):
-            if self._is_closed(run) or self._clock.elapsed() + pause_s >= give_up_at:
+            is_last = self._is_closed(run) or self._clock.elapsed() + pause_s >= give_up_at
+            if not is_last:
+                await self._clock.sleep(pause_s)
+                is_last = self._is_closed(run)  # a successor may have the seat since
+            if is_last:
                 _log.error("turn_unrecorded", triggers=list(work.triggers), outcome=outcome)
                 return
-            await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _record_last(self, run: _Run, work: _Work) -> None:
