@@ -13,6 +13,9 @@ PINS = {
     "starts without asking": Catch(SimOptions(3, minutes=3.0), SAFETY, "P7"),
     "fence on membership": Catch(SimOptions(0, minutes=4.0, faults=("pause",)), SAFETY, "P1"),
     "fence without a clock": Catch(SimOptions(0, minutes=4.0, faults=("pause",)), SAFETY, "P1"),
+    "fence not checked before sending": Catch(
+        SimOptions(143, minutes=6.0, faults=("pause", "outage", "stall")), SAFETY, "P8"
+    ),
     "no bound by the share": Catch(SimOptions(0, minutes=3.0), SAFETY, "P6"),
     "deaf after deferral": Catch(SimOptions(4, minutes=3.0, faults=("pause", "latency")), LIVENESS, "P6"),
     "never admitted again": Catch(SimOptions(1, minutes=3.0), LIVENESS, "P6"),

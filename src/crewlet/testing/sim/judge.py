@@ -226,10 +226,12 @@ class Judge:
         caller = self._broker.caller
         if cls != "seat" or caller is None or caller.name != owner:
             return
+        if self.now >= self._proof_at.get((resource, epoch), -1e9) + before.lifetime_s:
+            return  # it had lapsed: a renewal that landed too late is undone
         for turn in self._open.get(handle, ()):
             if turn.can_act and turn.owner == owner and turn.epoch == epoch:
                 self.fail("P1", f"{owner} gave {resource} back while its turn {turn.turn_id} ran")
-        if self.mail is not None and self.mail.pulls_of(caller, topics.inbox(handle)) and before.is_live(self.now):
+        if self.mail is not None and self.mail.pulls_of(caller, topics.inbox(handle)):
             self.fail("P1", f"{owner} gave {resource} back with a pull open on its inbox")
 
     # What nodes send off
