@@ -118,6 +118,7 @@ class Node:
         self._ports = ports
         self._runner = runner or self._runner_of_its_kind
         self._started_at = ports.clock.now()
+        self._has_claimed = False
         self._is_started = False
         self._is_draining = False
         self._background: set[asyncio.Task[None]] = set()
@@ -175,6 +176,7 @@ class Node:
         except Unavailable as error:
             _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
             self._in_background(self._finish_mailboxes(handles), "mailboxes")
+        self._has_claimed = True
         await self.host.start()
         self._is_started = True
         self._ports.deadline.beat()
@@ -197,7 +199,7 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.host.stop()
-        if self.seats.in_flight == 0:
+        if self._has_claimed and self.seats.in_flight == 0:
             # Whatever lease could not be given back, nothing acts under it any more.
             self._ports.deadline.good_until(None)
         await self.leases.stop()
