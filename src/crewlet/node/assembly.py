@@ -3,7 +3,6 @@
 The same assembly runs on a laptop, in a fleet, over twins and in a simulation: only the bundle differs.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import structlog
 
 from crewlet import __version__
 from crewlet.company.model import Company, Seat
+from crewlet.kit.supervise import Tasks
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.outbox import Outbox
@@ -121,7 +121,7 @@ class Node:
         self._has_claimed = False
         self._is_started = False
         self._is_draining = False
-        self._background: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("node")
 
     async def open(self) -> None:
         """Open the stores and the mail; nothing is claimed yet, and questions can be answered from here on.
@@ -175,7 +175,7 @@ class Node:
             _log.info("seat_mailboxes_ready", seats=len(handles), made=made)
         except Unavailable as error:
             _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
-            self._in_background(self._finish_mailboxes(handles), "mailboxes")
+            self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
         self._has_claimed = True
         await self.host.start()
         self._is_started = True
@@ -195,9 +195,7 @@ class Node:
 
     async def close(self) -> None:
         """Stop everything. Seats still held are given back as well as the store lets us."""
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._tasks.stop()
         await self.host.stop()
         if self._has_claimed and self.seats.in_flight == 0:
             # Whatever lease could not be given back, nothing acts under it any more.
@@ -262,14 +260,3 @@ class Node:
     async def _finish_mailboxes(self, handles: list[str]) -> None:
         made = await self._mailboxes.ensure_until_made(handles)
         _log.info("seat_mailboxes_ready", seats=len(handles), made=made)
-
-    def _in_background(self, work: Awaitable[None], name: str) -> None:
-        async def guarded() -> None:
-            try:
-                await work
-            except Exception:  # noqa: BLE001 - told here, since nobody awaits it
-                _log.exception("background_work_broke", work=name)
-
-        task = asyncio.get_running_loop().create_task(guarded(), name=name)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
