@@ -23,7 +23,7 @@ from crewlet.ports.cells import (
 from crewlet.ports.errors import Misuse
 from crewlet.ports.keys import MAX_VALUE_BYTES
 
-LIMIT_S = 10.0
+LIMIT_S = 20.0
 """How long any single thing may take before a check gives up on it. Never a verdict on speed."""
 
 AGE_S = 2.0
