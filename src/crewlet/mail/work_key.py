@@ -40,3 +40,15 @@ def outgoing_id(handle: str, work: str, recipient: str, ordinal: int) -> str:
         ordinal: counts the mails of this run to this recipient.
     """
     return _name("mail", handle, work, recipient, str(ordinal))
+
+
+def call_id(handle: str, work: str, tool: str, arguments_digest: str, ordinal: int) -> str:
+    """The idempotency key of the `ordinal`-th equal call (from 0) of a tool by a unit of work.
+
+    Args:
+        handle: the calling seat.
+        work: its work key, or its turn id where the work key is empty.
+        arguments_digest: hexadecimal; equal for equal arguments.
+        ordinal: counts the calls of this run with this tool and these arguments.
+    """
+    return _name("call", handle, work, tool, arguments_digest, str(ordinal))
