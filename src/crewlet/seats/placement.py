@@ -5,17 +5,18 @@ it, rounded up, and bounds that group alone: there is no total beside the shares
 (limits, claims, releases) is decided by its caller with the functions of `crewlet.seats.allotment`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from crewlet.company.model import Placement, Seat
 from crewlet.seats.noderow import NodeRow as NodeRow
 from crewlet.seats.noderow import row_from_lease as row_from_lease
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The seats that share one placement.
+class Group(msgspec.Struct, frozen=True, gc=False):
+    """The seats that share one placement. A struct, since a company may have as many groups as seats.
 
     Attributes:
         placement: what they ask of a node.
@@ -95,14 +96,14 @@ def plan(rows: Sequence[NodeRow] | None, seats: Sequence[Seat], me: NodeRow) -> 
     fleet[me.node_id] = me
     index = _PlacingNodes([row for row in fleet.values() if row.places_seats], me.node_id)
 
-    groups = _ordered([_group(index, placement, handles) for placement, handles in _members(seats).items()])
+    groups = _ordered([_group(index, placement, handles) for placement, handles in _members(seats)])
 
     by_handle = {handle: group for group in groups for handle in group.handles}
     is_known = rows is not None
     return Plan(
         groups=groups,
-        eligible=tuple(seat for seat in seats if by_handle[seat.handle].is_mine),
-        unplaceable=tuple(seat for seat in seats if by_handle[seat.handle].nodes == 0) if is_known else (),
+        eligible=_seats_of([group for group in groups if group.is_mine], seats),
+        unplaceable=_seats_of([group for group in groups if group.nodes == 0], seats) if is_known else (),
         placeable=sum(len(group.handles) for group in groups if group.nodes > 0),
         capacity=sum(group.share for group in groups if group.is_mine),
         nodes=len(fleet),
@@ -136,21 +137,35 @@ class _PlacingNodes:
         return mask.bit_count(), bool(mask & self._mine)
 
 
-def _members(seats: Sequence[Seat]) -> dict[Placement, list[str]]:
+def _members(seats: Sequence[Seat]) -> Iterator[tuple[Placement, list[str]]]:
     """The handles of each group. The same labels in another order are one placement."""
-    members: dict[Placement, list[str]] = {}
+    # Plain tuples as keys: a placement's own hash and equality are not the interpreter's, and this runs once a seat.
+    members: dict[tuple[str | None, tuple[tuple[str, str], ...]], list[str]] = {}
+    placements: list[Placement] = []
     for seat in seats:
         placement = seat.placement
-        if len(placement.labels) > 1 and (labels := tuple(sorted(placement.labels))) != placement.labels:
-            placement = Placement(placement.node, labels)
-        members.setdefault(placement, []).append(seat.handle)
-    return members
+        node, labels = placement.node, placement.labels
+        if len(labels) > 1 and (ordered := tuple(sorted(labels))) != labels:
+            placement, labels = Placement(node, ordered), ordered
+        handles = members.get((node, labels))
+        if handles is None:
+            placements.append(placement)
+            members[node, labels] = [seat.handle]
+        else:
+            handles.append(seat.handle)
+    return zip(placements, members.values(), strict=True)
 
 
 def _group(index: _PlacingNodes, placement: Placement, handles: Sequence[str]) -> Group:
     nodes, is_mine = index.match(placement)
     share = -(-len(handles) // nodes) if nodes else 0
     return Group(placement, tuple(handles), nodes, share, is_mine)
+
+
+def _seats_of(groups: Sequence[Group], seats: Sequence[Seat]) -> tuple[Seat, ...]:
+    """The seats of these groups, in the document's order."""
+    handles = {handle for group in groups for handle in group.handles}
+    return tuple(seat for seat in seats if seat.handle in handles) if handles else ()
 
 
 def _ordered(groups: Sequence[Group]) -> tuple[Group, ...]:
