@@ -10,7 +10,10 @@ from mail_worlds import nats_world, twin_world
 from crewlet.testing import virtual
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts import mail as contract
+from crewlet.testing.contracts import mailattachments as attachments
 from crewlet.testing.contracts import mailbatches as batches
+from crewlet.testing.contracts import mailholds as holds
+from crewlet.testing.contracts import mailsubscriptions as subscriptions
 from crewlet.testing.contracts.mailworld import MakeWorld
 
 Check = Callable[[MakeWorld], Awaitable[None]]
@@ -61,20 +64,20 @@ def test_a_cancelled_publisher_does_not_reach_the_handler(run: Run) -> None:
 
 @pytest.mark.proves("QU-06")
 def test_a_detach_does_not_wait_and_a_late_deferral_harms_nobody(run: Run) -> None:
-    run(contract.a_detach_does_not_wait_and_a_late_deferral_harms_nobody)
+    run(attachments.a_detach_does_not_wait_and_a_late_deferral_harms_nobody)
 
 
 def test_nothing_of_a_late_ack_reaches_the_broker(run: Run) -> None:
-    run(contract.nothing_of_a_late_ack_reaches_the_broker)
+    run(attachments.nothing_of_a_late_ack_reaches_the_broker)
 
 
 def test_a_disowned_handler_hands_nothing_back(run: Run) -> None:
-    run(contract.a_disowned_handler_hands_nothing_back)
+    run(attachments.a_disowned_handler_hands_nothing_back)
 
 
 @pytest.mark.proves("QU-07")
 def test_every_verb_of_a_stopped_instance_says_not_live(run: Run) -> None:
-    run(contract.every_verb_of_a_stopped_instance_says_not_live)
+    run(attachments.every_verb_of_a_stopped_instance_says_not_live)
 
 
 @pytest.mark.proves("QU-08")
@@ -88,41 +91,41 @@ def test_a_failure_comes_back_behind_mail_that_waits(run: Run) -> None:
 
 @pytest.mark.proves("QU-09")
 def test_members_of_a_group_share_and_groups_each_get_a_copy(run: Run) -> None:
-    run(contract.members_of_a_group_share_and_groups_each_get_a_copy)
+    run(subscriptions.members_of_a_group_share_and_groups_each_get_a_copy)
 
 
 @pytest.mark.proves("QU-09")
 def test_a_hand_back_may_go_to_the_other_member(run: Run) -> None:
-    run(contract.a_hand_back_may_go_to_the_other_member)
+    run(subscriptions.a_hand_back_may_go_to_the_other_member)
 
 
 @pytest.mark.proves("QU-10")
 def test_names_that_look_alike_never_share(run: Run) -> None:
-    run(contract.names_that_look_alike_never_share)
+    run(subscriptions.names_that_look_alike_never_share)
 
 
 @pytest.mark.proves("QU-11")
 def test_a_pause_keeps_mail_from_handlers(run: Run) -> None:
-    run(contract.a_pause_keeps_mail_from_handlers)
+    run(holds.a_pause_keeps_mail_from_handlers)
 
 
 @pytest.mark.proves("QU-12")
 def test_starting_and_stopping_twice_is_harmless(run: Run) -> None:
-    run(contract.starting_and_stopping_twice_is_harmless)
+    run(attachments.starting_and_stopping_twice_is_harmless)
 
 
 @pytest.mark.proves("QU-13")
 def test_a_message_over_the_ceiling_is_refused(run: Run) -> None:
-    run(contract.a_message_over_the_ceiling_is_refused)
+    run(subscriptions.a_message_over_the_ceiling_is_refused)
 
 
 def test_a_publish_that_is_not_admitted_sends_nothing(run: Run) -> None:
-    run(contract.a_publish_that_is_not_admitted_sends_nothing)
+    run(subscriptions.a_publish_that_is_not_admitted_sends_nothing)
 
 
 @pytest.mark.proves("QU-14")
 def test_a_quiesced_attachment_holds_its_mail(run: Run) -> None:
-    run(contract.a_quiesced_attachment_holds_its_mail)
+    run(holds.a_quiesced_attachment_holds_its_mail)
 
 
 @pytest.mark.proves("BA-01")
@@ -179,56 +182,56 @@ def test_a_hold_between_partitions_hands_back_the_rest(run: Run) -> None:
 
 
 def test_a_hold_taken_before_the_attach_stops_the_first_delivery(run: Run) -> None:
-    run(contract.a_hold_taken_before_the_attach_stops_the_first_delivery)
+    run(holds.a_hold_taken_before_the_attach_stops_the_first_delivery)
 
 
 @pytest.mark.proves("HO-03")
 def test_every_hold_must_go(run: Run) -> None:
-    run(contract.every_hold_must_go)
+    run(holds.every_hold_must_go)
 
 
 @pytest.mark.proves("HO-04")
 def test_a_hold_does_not_bring_back_a_deleted_subscription(run: Run) -> None:
-    run(contract.a_hold_does_not_bring_back_a_deleted_subscription)
+    run(holds.a_hold_does_not_bring_back_a_deleted_subscription)
 
 
 @pytest.mark.proves("HO-05")
 def test_unquiesce_leaves_a_hold_in_force(run: Run) -> None:
-    run(contract.unquiesce_leaves_a_hold_in_force)
+    run(holds.unquiesce_leaves_a_hold_in_force)
 
 
 @pytest.mark.proves("HO-06")
 def test_a_hold_gates_its_own_attachment_only(run: Run) -> None:
-    run(contract.a_hold_gates_its_own_attachment_only)
+    run(holds.a_hold_gates_its_own_attachment_only)
 
 
 @pytest.mark.proves("SU-02")
 def test_an_ensured_subscription_keeps_its_mail(run: Run) -> None:
-    run(contract.an_ensured_subscription_keeps_its_mail)
+    run(subscriptions.an_ensured_subscription_keeps_its_mail)
 
 
 @pytest.mark.proves("SU-03")
 def test_mail_to_nobody_is_refused_and_does_not_burn_its_id(run: Run) -> None:
-    run(contract.mail_to_nobody_is_refused_and_does_not_burn_its_id)
+    run(subscriptions.mail_to_nobody_is_refused_and_does_not_burn_its_id)
 
 
 def test_the_same_id_is_kept_once_a_topic(run: Run) -> None:
-    run(contract.the_same_id_is_kept_once_a_topic)
+    run(subscriptions.the_same_id_is_kept_once_a_topic)
 
 
 @pytest.mark.proves("SU-06")
 def test_detach_keeps_the_mail_and_answers_twice_differently(run: Run) -> None:
-    run(contract.detach_keeps_the_mail_and_answers_twice_differently)
+    run(subscriptions.detach_keeps_the_mail_and_answers_twice_differently)
 
 
 @pytest.mark.proves("SU-07")
 def test_a_delete_takes_the_mail_and_spares_the_sibling(run: Run) -> None:
-    run(contract.a_delete_takes_the_mail_and_spares_the_sibling)
+    run(subscriptions.a_delete_takes_the_mail_and_spares_the_sibling)
 
 
 @pytest.mark.proves("SU-08", "SU-09")
 def test_a_listing_names_every_pair_exactly(run: Run) -> None:
-    run(contract.a_listing_names_every_pair_exactly)
+    run(subscriptions.a_listing_names_every_pair_exactly)
 
 
 @pytest.mark.proves("DL-02")
@@ -237,19 +240,19 @@ def test_one_deferral_makes_no_dead_letter(run: Run) -> None:
 
 
 def test_an_unprolonged_delivery_goes_to_the_next_reader(run: Run) -> None:
-    run(contract.an_unprolonged_delivery_goes_to_the_next_reader)
+    run(attachments.an_unprolonged_delivery_goes_to_the_next_reader)
 
 
 def test_a_prolonged_delivery_stays_in_hand(run: Run) -> None:
-    run(contract.a_prolonged_delivery_stays_in_hand)
+    run(attachments.a_prolonged_delivery_stays_in_hand)
 
 
 def test_an_attachment_stops_fetching_when_its_lease_is_over(run: Run) -> None:
-    run(contract.an_attachment_stops_fetching_when_its_lease_is_over)
+    run(attachments.an_attachment_stops_fetching_when_its_lease_is_over)
 
 
 def test_after_a_detach_no_pull_is_open(run: Run) -> None:
-    run(contract.after_a_detach_no_pull_is_open)
+    run(attachments.after_a_detach_no_pull_is_open)
 
 
 def test_a_redelivery_of_what_is_in_hand_starts_nothing(run: Run) -> None:

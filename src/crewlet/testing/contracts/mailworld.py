@@ -143,3 +143,21 @@ async def send(mail: Mail, topic: str, *ids: str) -> None:
 def key(delivery: Delivery) -> str:
     """The conversation of a test message: what stands before the colon of its id."""
     return delivery.id.partition(":")[0]
+
+
+async def raises(verb: Awaitable[object], kind: type[Exception]) -> None:
+    """Raises AssertionError unless the awaited verb raises this kind."""
+    try:
+        await verb
+    except kind:
+        return
+    raise AssertionError(f"it did not raise {kind.__name__}")
+
+
+def raises_now(verb: Callable[[], object], kind: type[Exception]) -> None:
+    """Raises AssertionError unless the call raises this kind."""
+    try:
+        verb()
+    except kind:
+        return
+    raise AssertionError(f"it did not raise {kind.__name__}")
