@@ -1,0 +1,96 @@
+"""Signs of life: each loop that matters says that its pass has turned, and a watcher reads how long ago.
+
+A loop that has ended took its work with it and is no longer watched; one that has not turned yet is not judged.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+BEATS_PER_THRESHOLD = 5
+SLOWEST_BEAT_S = 1.0
+
+
+def cadence_s(threshold_s: float) -> float:
+    """How often loops beat and the watcher looks: a second, or what lets five beats fit into the threshold.
+
+    Source: WD-04.
+    """
+    return min(SLOWEST_BEAT_S, threshold_s / BEATS_PER_THRESHOLD)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The loop that has not turned for longest.
+
+    Attributes:
+        name: which loop.
+        seconds: since its last beat.
+    """
+
+    name: str
+    seconds: float
+
+
+class Beat:
+    """The sign of life of one loop. Its words are read from another thread."""
+
+    __slots__ = ("_now", "_stamped_at", "name")
+
+    def __init__(self, name: str, now: Callable[[], float]) -> None:
+        self.name = name
+        self._now = now
+        self._stamped_at = math.inf  # not judged before the first time
+
+    def stamp(self, at: float | None = None) -> None:
+        """The loop turns.
+
+        Args:
+            at: since when nothing of its pass has been waited for; now, unless told.
+        """
+        self._stamped_at = self._now() if at is None else at
+
+    def stop(self) -> None:
+        """The loop has ended, or is about to: it is no longer judged."""
+        self._stamped_at = math.inf
+
+    def lag_s(self) -> float:
+        """How long ago it turned; 0 or less while it is not judged."""
+        return self._now() - self._stamped_at
+
+    @property
+    def is_live(self) -> bool:
+        return self._stamped_at != math.inf
+
+
+class Beats:
+    """The watched loops of one process.
+
+    Args:
+        now: seconds on a clock that no step of the wall clock moves. Called from any thread.
+        threshold_s: how long a loop may go without a beat.
+    """
+
+    def __init__(self, now: Callable[[], float], threshold_s: float) -> None:
+        self._now = now
+        self.threshold_s = threshold_s
+        self.beat_s = cadence_s(threshold_s)
+        self._beats: dict[str, Beat] = {}
+
+    def of(self, name: str) -> Beat:
+        """The beat of a loop. It is judged from its first stamp on."""
+        return self._beats.setdefault(name, Beat(name, self._now))
+
+    def worst(self) -> Lag | None:
+        """The live loop that has not turned for longest; None when no loop is live."""
+        lags = [Lag(beat.name, beat.lag_s()) for beat in list(self._beats.values()) if beat.is_live]
+        return max(lags, key=lambda lag: lag.seconds, default=None)
+
+    async def rest(self, beat: Beat, until: float, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Sleep until that instant, beating all the while: a loop that waits for its next pass has turned."""
+        while True:
+            beat.stamp()
+            left_s = until - self._now()
+            if left_s <= 0:
+                return
+            await sleep(min(left_s, self.beat_s))
