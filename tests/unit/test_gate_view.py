@@ -55,6 +55,9 @@ class ScriptedCells(Cells):
         self.watches += 1
         yield self._events()
 
+    async def purge_markers(self, older_than_s: float) -> int:
+        raise NotImplementedError
+
     def watch(self, prefix: str = "") -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         return self._watch()
 

@@ -175,6 +175,17 @@ class Cells(Protocol):
         """
         ...
 
+    async def purge_markers(self, older_than_s: float) -> int:
+        """Forget what the store keeps of keys that were removed at least so long ago; returns how many it forgot.
+
+        Each goes at its own revision: a key that was written again since is not touched. Keep it far above the time in
+        which a write is settled, since nobody can tell afterwards that the key was ever there.
+
+        Raises:
+            Unavailable: nobody answered. Some may be gone.
+        """
+        ...
+
     def watch(self, prefix: str = "") -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """The present content, a `Level`, then every later write, in revision order.
 

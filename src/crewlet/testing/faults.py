@@ -164,6 +164,10 @@ class FaultyCells(Cells):
     async def remove(self, key: str, *, expect: int) -> WriteResult:
         return await self._write("remove", key, lambda: self._cells.remove(key, expect=expect))
 
+    async def purge_markers(self, older_than_s: float) -> int:
+        await self._meet("purge_markers", "")
+        return await self._cells.purge_markers(older_than_s)
+
     def watch(self, prefix: str = "") -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         return self._watch(prefix)
 

@@ -140,6 +140,10 @@ class LocalBucket(Cells):
         live = (self._live(key) for key in sorted(self._held) if key.startswith(prefix))
         return [entry for entry in live if entry is not None]
 
+    async def purge_markers(self, older_than_s: float) -> int:
+        """See `Cells.purge_markers`. Nothing is kept of a removed key here."""
+        return 0
+
     @asynccontextmanager
     async def watch(self, prefix: str = "") -> AsyncGenerator[AsyncIterator[WatchEvent], None]:
         present = sorted(await self.list(prefix), key=lambda entry: entry.revision)

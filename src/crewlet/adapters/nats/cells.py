@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from types import CoroutineType
 from typing import Any, TypeVar
 
@@ -177,7 +178,7 @@ class NatsBucket(Cells):
 
     async def read(self, key: str) -> Entry | None:
         check_key(key)
-        found = await self._patiently(lambda wait_s, timeout_s: self._newest(key, wait_s, timeout_s))
+        found = await self._newest_of(key)
         return None if found is None or found.is_marker else self._entry(found)
 
     async def mark(self) -> Mark:
@@ -229,6 +230,30 @@ class NatsBucket(Cells):
             entries += await self._read_all(missing)
             entries.sort(key=lambda entry: entry.key)
         return entries
+
+    async def purge_markers(self, older_than_s: float) -> int:
+        """See `Cells.purge_markers`. Where the server ages markers by itself there is seldom one so old."""
+        live = {self._subjects + entry.key for entry in await self.list()}
+        wanted = {"subjects_filter": f"{self._subjects}>"}
+        answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
+        if answer.ts is None:
+            raise Unavailable(f"{self.name}: the broker's answer carries no time")
+        oldest = answer.ts - timedelta(seconds=older_than_s)
+        purged = 0
+        for subject in sorted(set(answer.state.subjects or ()) - live):
+            found = await self._newest_of(subject.removeprefix(self._subjects))
+            if found is not None and found.is_marker and found.time <= oldest:
+                await self._purge(found)
+                purged += 1
+        return purged
+
+    async def _purge(self, marker: StoredMessage) -> None:
+        """Everything up to a marker and nothing after it: a newer write of the key has a higher sequence."""
+        body = {"filter": marker.subject, "seq": marker.seq + 1}
+        try:
+            await self._lane.api(f"STREAM.PURGE.{self._stream}", body, StreamAnswer, timeout_s=self._budget_s / 2)
+        except ApiError as error:
+            raise Unavailable(f"{self.name}: {error}") from error
 
     async def _read_all(self, subjects: Sequence[str]) -> "list[Entry]":
         """Read keys from the leader, many at once and without a task for each."""
@@ -316,6 +341,9 @@ class NatsBucket(Cells):
             await clock.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.2)
             try_s = min(2 * try_s, self._budget_s / 2)
+
+    async def _newest_of(self, key: str) -> StoredMessage | None:
+        return await self._patiently(lambda wait_s, timeout_s: self._newest(key, wait_s, timeout_s))
 
     async def _newest(self, key: str, wait_s: float, timeout_s: float) -> StoredMessage | None:
         return await newest_message(self._lane, self._stream, self._subjects + key, timeout_s=timeout_s, wait_s=wait_s)

@@ -4,7 +4,7 @@ The client library's own calls hide error codes, cap listings and reconfigure wh
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from crewlet.adapters.nats.connection import Connection
@@ -28,11 +28,13 @@ async def ask(
     *,
     budget_s: float = 5.0,
     timeout_s: float = REQUEST_TIMEOUT_S,
+    admit: Callable[[], None] | None = None,
 ) -> Reply:
     """Ask the JetStream API, again and again within a budget; for requests that do no harm when repeated.
 
     Args:
         subject: after `$JS.API.`.
+        admit: asked in the step of each try, as a process may have stood still in the pause before it.
 
     Raises:
         ApiError: a definite refusal.
@@ -42,6 +44,8 @@ async def ask(
     data = json.dumps(body).encode() if body is not None else b""
     ends = clock.elapsed() + budget_s
     while True:
+        if admit is not None:
+            admit()
         try:
             message = await connection.request(f"$JS.API.{subject}", data, timeout_s=timeout_s)
             return parse(message.data)

@@ -1,7 +1,7 @@
 """Durable subscriptions as JetStream consumers: their names, their settings, and the verbs on them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -102,10 +102,10 @@ class Consumers:
             return None
         return Backlog(int(info["num_pending"]), int(info["num_ack_pending"]), int(info["num_waiting"]))
 
-    async def delete(self, subscription: Subscription) -> bool:
+    async def delete(self, subscription: Subscription, *, admit: Callable[[], None] | None = None) -> bool:
         stream = stream_of(subscription.topic)
         try:
-            await ask(self.connection, f"CONSUMER.DELETE.{stream.name}.{consumer_name(subscription)}")
+            await ask(self.connection, f"CONSUMER.DELETE.{stream.name}.{consumer_name(subscription)}", admit=admit)
         except ApiError as error:
             if error.err_code == CONSUMER_NOT_FOUND:
                 return False

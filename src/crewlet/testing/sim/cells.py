@@ -251,6 +251,9 @@ class SimCells(Cells):
         check_expect(expect)
         return await self._write(key, None, expect, None)
 
+    async def purge_markers(self, older_than_s: float) -> int:
+        return 0
+
     def watch(self, prefix: str = "") -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         return self._watch(prefix)
 

@@ -134,9 +134,9 @@ class TwinMail:
         self._switchboard.require_live()
         return await self._wire.ask("ensure_subscription", lambda: self._broker.ensure(subscription))
 
-    async def delete_subscription(self, subscription: Subscription) -> bool:
+    async def delete_subscription(self, subscription: Subscription, *, admit: Callable[[], None] | None = None) -> bool:
         self._switchboard.require_live()
-        return await self._wire.ask("delete_subscription", lambda: self._broker.delete(subscription))
+        return await self._wire.ask("delete_subscription", lambda: self._broker.delete(subscription), admit=admit)
 
     async def list_subscriptions(self, pattern: str) -> Sequence[Subscription]:
         self._switchboard.require_live()
