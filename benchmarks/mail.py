@@ -24,6 +24,7 @@ from crewlet.company.model import Company, Seat
 from crewlet.node.assembly import Node, NodeConfig, Ports
 from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.mail import Mail
+from crewlet.ports.signals import NoSignals
 from crewlet.testing.brokers import one_server
 
 SEATS = 20
@@ -93,6 +94,7 @@ class _Ours:
             close_mail,
             lambda: connection.is_connected,
             LocalPrograms(),
+            NoSignals(),
             clock,
             entropy,
             NoDeadline(),

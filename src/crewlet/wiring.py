@@ -19,9 +19,11 @@ from typing import Any
 import structlog
 
 from crewlet.adapters.local.cells import LocalCells
+from crewlet.adapters.local.signals import LocalSignals
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.mail import NatsMail
+from crewlet.adapters.nats.signals import NatsSignals
 from crewlet.adapters.process.programs import LocalPrograms
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
@@ -134,6 +136,7 @@ async def _ports(
 
     shared = NatsCells(connection, entropy=entropy)
     local = LocalCells(clock, epochs_file=settings.node.data_dir / "epochs") if is_local else None
+    signals = LocalSignals() if is_local else NatsSignals(connection)
     try:
         yield Ports(
             lease_cells=local or shared,
@@ -142,12 +145,14 @@ async def _ports(
             close_mail=close_mail,
             is_linked=lambda: connection.is_connected,
             programs=LocalPrograms(),
+            signals=signals,
             clock=clock,
             entropy=entropy,
             deadline=_deadline(),
             leases_can_lapse=not is_local,
         )
     finally:
+        await signals.stop()
         await connection.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from crewlet.company.model import Placement, Seat
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.term import Term
-from crewlet.seats.host import HostConfig, SeatHost
+from crewlet.seats.host import Freed, HostConfig, SeatHost
 from crewlet.seats.lease import ClaimRefused, ClaimResult, Granted, Lease, seat_resource
 from crewlet.seats.leases import LeaseStore
 from crewlet.seats.presence import StatusSource
@@ -265,7 +265,7 @@ class Rig:
     behind: list[bool | None]
     unroutable: list[bool | None]
     beats: list[float]
-    freed: list[Callable[[Sequence[str]], None]]
+    freed: list[Callable[[Freed], None]]
 
 
 def seats_of(*handles: str, placement: Placement | None = None) -> list[Seat]:
@@ -289,7 +289,7 @@ def rig(
     behind: list[bool | None] = []
     unroutable: list[bool | None] = []
     beats: list[float] = []
-    freed: list[Callable[[Sequence[str]], None]] = []
+    freed: list[Callable[[Freed], None]] = []
     company_of: list[Callable[[], Sequence[Seat]]] = [lambda: company]
     settings: dict[str, Any] = {"roles": ALL_ROLES, "labels": {}, **config}
     host = SeatHost(
@@ -305,7 +305,7 @@ def rig(
         can_route=lambda: not _broken_or(unroutable),
         on_beat=lambda: beats.append(clock.elapsed()),
         status=status,
-        on_freed=lambda handles: freed[-1](handles) if freed else None,
+        on_freed=lambda news: freed[-1](news) if freed else None,
     )
     return Rig(fleet, leases, hooks, deadline, company, company_of, host, clock, behind, unroutable, beats, freed)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from crewlet.adapters.local.cells import LocalCells
+from crewlet.adapters.local.signals import LocalSignals
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.company.model import Company, Seat
 from crewlet.mail.envelope import Envelope
@@ -85,6 +86,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.store = LocalCells(self.clock)
+        self.signals = LocalSignals()
         self.broker = TwinBroker(self.clock, ack_window_s=TTL_S)
         self.company = Company("acme", tuple(Seat(handle) for handle in self.seats))
         self.nodes: dict[str, Node] = {}
@@ -115,6 +117,7 @@ class Fleet:
             close_mail=mail.stop,
             is_linked=lambda: name not in self.cut,
             programs=NoPrograms(),
+            signals=self.signals,
             clock=self.clock,
             entropy=SystemEntropy(),
             deadline=NoDeadline(),

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 import structlog
@@ -10,8 +9,9 @@ from host_rig import Fleet, Rig, rig, seats_of
 
 from crewlet.company.model import Placement, Seat
 from crewlet.ports.errors import Misuse
-from crewlet.seats.host import HostConfig
+from crewlet.seats.host import Freed, HostConfig
 from crewlet.seats.lease import Lease
+from crewlet.seats.news import Standing
 from crewlet.testing.virtual import VirtualClock, in_virtual_time, until
 
 PASS_S = 5.0
@@ -21,6 +21,11 @@ def peer_row(fleet: Fleet, node_id: str, **meta: object) -> None:
     """A peer is live for an hour."""
     now = fleet.clock.now()
     fleet.write(Lease(f"node:{node_id}", f"{node_id}:1", 1, now, now, meta=meta), 3600.0)
+
+
+def news(*handles: str, standing: Standing = "stays") -> Freed:
+    """What the peer x says that it gave back."""
+    return Freed("x:1", "x", handles, standing)
 
 
 async def passes(r: Rig, count: int = 1) -> None:
@@ -506,7 +511,7 @@ async def test_a_seat_heard_to_be_free_is_claimed_at_once_past_the_counts() -> N
     record = r.host.last_sweep
     assert record is not None and record.is_fleet_full
     r.fleet.drop("seat:b")
-    r.host.hear_freed(["b", "gone"])
+    r.host.hear_freed(news("b", "gone"))
     await until(lambda: "b" in r.host.held(), within_s=0.1)
     assert r.leases.claims() == ["b"]
     row = r.fleet.live("node:a")
@@ -522,10 +527,10 @@ async def test_a_leaving_peers_seats_are_shared_as_if_it_were_gone() -> None:
     await r.host.start()
     assert list(r.host.held()) == ["a"]
     r.fleet.drop("seat:b")
-    r.host.hear_freed(["b"])
+    r.host.hear_freed(news("b"))
     await asyncio.sleep(1)
     assert list(r.host.held()) == ["a"], "no room while the peer counts"
-    r.host.hear_freed(["b"], gone_node="x")
+    r.host.hear_freed(news("b", standing="gone"))
     await until(lambda: sorted(r.host.held()) == ["a", "b"], within_s=0.1)
     await r.host.stop()
 
@@ -536,10 +541,10 @@ async def test_no_interval_wins_more_than_four_early_claims_besides_the_passs_ow
     r = rig(seats_of(*handles))
     await r.host.start()
     won = [len(r.host.held())]
-    r.host.hear_freed(handles)
+    r.host.hear_freed(news(*handles))
     r.host.request_sweep()
     await asyncio.sleep(1)
-    r.host.hear_freed(handles)
+    r.host.hear_freed(news(*handles))
     await asyncio.sleep(1)
     won.append(len(r.host.held()))
     await asyncio.sleep(4.5)
@@ -553,11 +558,11 @@ async def test_a_release_is_told_once_the_store_and_the_counts_say_so() -> None:
     told: list[tuple[tuple[str, ...], str | None, object]] = []
     r = rig(seats_of("a", "b"), sweep_interval_s=60.0)
 
-    def freed(handles: Sequence[str]) -> None:
+    def tell(freed: Freed) -> None:
         row = r.fleet.live("node:a")
-        told.append((tuple(handles), r.fleet.owner(handles[0]), row.meta["seats_held"] if row else None))
+        told.append((freed.seats, r.fleet.owner(freed.seats[0]), row.meta["seats_held"] if row else None))
 
-    r.freed.append(freed)
+    r.freed.append(tell)
     await r.host.start()
     await r.host.give_back("a", "unprepared")
     await r.host.drain()

@@ -62,3 +62,13 @@ def event(event_type: str) -> str:
     if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)*", event_type):
         raise Misuse(f"{event_type!r} is not an event type")
     return f"crewlet.events.{event_type}"
+
+
+def signal(name: str) -> str:
+    """A broadcast to whoever runs now. No stream keeps it."""
+    return f"crewlet.signals.{name}"
+
+
+def question(name: str) -> str:
+    """A question to whoever runs now. No stream keeps it."""
+    return f"crewlet.questions.{name}"

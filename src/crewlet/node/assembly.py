@@ -16,6 +16,7 @@ from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.outbox import Outbox
 from crewlet.node.commands import Commands
 from crewlet.node.fleet import FleetReader
+from crewlet.node.freednews import FreedNews
 from crewlet.node.seat import SeatRuntime
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.ports.cells import BucketSpec, CellStore
@@ -25,6 +26,7 @@ from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Programs
+from crewlet.ports.signals import Forget, Signals
 from crewlet.ports.term import Term
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.lease import LEASE_PROTOCOL
@@ -54,6 +56,7 @@ class Ports:
         open_mail: opens mail with an ack window in seconds.
         close_mail: closes it.
         is_linked: whether the broker's connection is up.
+        signals: by which the nodes hear of each other at once; nothing rests on one.
         leases_can_lapse: whether a peer could take over; false under `local`.
     """
 
@@ -63,6 +66,7 @@ class Ports:
     close_mail: Callable[[], Awaitable[None]]
     is_linked: Callable[[], bool]
     programs: Programs
+    signals: Signals
     clock: Clock
     entropy: Entropy
     deadline: Deadline
@@ -122,6 +126,8 @@ class Node:
         self._is_started = False
         self._is_draining = False
         self._tasks = Tasks("node")
+        self._freed_news = FreedNews(ports.signals)
+        self._forget_news: Forget | None = None
 
     async def open(self) -> None:
         """Open the stores and the mail; nothing is claimed yet, and questions can be answered from here on.
@@ -159,6 +165,7 @@ class Node:
             deadline=ports.deadline,
             leases_can_lapse=ports.leases_can_lapse,
             on_beat=ports.deadline.beat,
+            on_freed=self._freed_news.tell,
         )
         self.commands = Commands(self._outbox, self._ledger, ports.entropy)
         self._fleet = FleetReader(self.leases, leases, self.company, config.node_id)
@@ -177,6 +184,7 @@ class Node:
             _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
             self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
         self._has_claimed = True
+        self._forget_news = await self._freed_news.listen(self.host.hear_freed)
         await self.host.start()
         self._is_started = True
         self._ports.deadline.beat()
@@ -196,6 +204,8 @@ class Node:
     async def close(self) -> None:
         """Stop everything. Seats still held are given back as well as the store lets us."""
         await self._tasks.stop()
+        if self._forget_news is not None:
+            await self._forget_news()
         await self.host.stop()
         if self._has_claimed and self.seats.in_flight == 0:
             # Whatever lease could not be given back, nothing acts under it any more.

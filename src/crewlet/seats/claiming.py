@@ -10,7 +10,8 @@ from crewlet.ports.errors import Unavailable
 from crewlet.seats import allotment
 from crewlet.seats.context import HostContext
 from crewlet.seats.handoff import Claimed, Handoff
-from crewlet.seats.lease import ClaimRefused, Granted
+from crewlet.seats.lease import ClaimRefused, ClaimResult, Granted
+from crewlet.seats.pace import EarlyClaims
 from crewlet.seats.placement import Plan
 
 _log = structlog.get_logger()
@@ -49,25 +50,43 @@ class Claimer:
         order = allotment.claim_order(division, self._running(), context.tenures.stuck(), hinted)
         return [h for h in order if context.resting.get(h, now) <= now and context.tenures.get(h) is None]
 
-    async def claim(self, candidates: Sequence[str], division: Plan, limit: int) -> Won:
-        """Claim in order until so many are won, a group's room is used up, or the store refuses to go on."""
+    async def claim(
+        self,
+        candidates: Sequence[str],
+        division: Plan,
+        limit: int,
+        *,
+        early: EarlyClaims | None = None,
+        most_lost: int | None = None,
+    ) -> Won:
+        """Claim in order until so many are won, a group's room is used up, or the store refuses to go on.
+
+        Args:
+            early: what is won is charged here, and nothing left here ends it too.
+            most_lost: so many claims that were not won end it; None is no bound.
+        """
         context = self._context
         takes: list[tuple[str, asyncio.Task[bool]]] = []
+        lost = 0
         for handle in candidates:
-            if len(takes) >= limit or not context.may_take:
+            if len(takes) >= limit or lost == most_lost or not context.may_take:
                 break
             if handle in context.claims or not self._has_room(division, handle):
                 continue
+            if early is not None and not early.take():
+                break
             claimed: Claimed = asyncio.get_running_loop().create_future()
             task = context.tasks.start(self._handoff.take(handle, claimed), f"taking {handle}")
-            try:
-                answer = await claimed
-            except Unavailable as error:
-                _log.warning("seat_claim_unavailable", seat=handle, error=str(error))
-                break
+            answer = await self._answer(handle, claimed)
             if isinstance(answer, Granted):
                 takes.append((handle, task))
-            elif isinstance(answer, ClaimRefused) and answer.reason == "protocol":
+                continue
+            lost += 1
+            if early is not None:
+                early.put_back()
+            if isinstance(answer, Unavailable):
+                break
+            if isinstance(answer, ClaimRefused) and answer.reason == "protocol":
                 return Won(tuple(takes), answer.floor)
         return Won(tuple(takes))
 
@@ -80,6 +99,13 @@ class Claimer:
             await context.tasks.within(_wait_all(tasks), at_most_s, context.clock.sleep, "seats on the move")
         except TimeoutError:
             _log.warning("seats_still_moving", seats=sum(not task.done() for task in tasks))
+
+    async def _answer(self, handle: str, claimed: Claimed) -> ClaimResult | Unavailable | None:
+        try:
+            return await claimed
+        except Unavailable as error:
+            _log.warning("seat_claim_unavailable", seat=handle, error=str(error))
+            return error
 
     def _running(self) -> list[str]:
         """What is run here or may be about to be, claims on their way included."""

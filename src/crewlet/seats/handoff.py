@@ -6,15 +6,17 @@ its lease given back, or, where the teardown is not proven, with the lease kept.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from crewlet.ports.errors import Unavailable
+from crewlet.ports.term import Term
 from crewlet.seats.context import HostContext
 from crewlet.seats.fence import SeatFence
 from crewlet.seats.lapse import LapseTimers
 from crewlet.seats.lease import ClaimResult, Granted, seat_resource
+from crewlet.seats.news import Freed, Standing
 from crewlet.seats.presence import Presence
 from crewlet.seats.tenure import Leaving, Phase, Tenure
 
@@ -22,6 +24,8 @@ _log = structlog.get_logger()
 
 _BUSY_POLL_S = 0.05
 _ALARM_BEATS = 20
+_TOGETHER_S = 0.01
+"""How long news of a freed seat waits for those that are being taken down beside it."""
 
 Claimed = asyncio.Future[ClaimResult | None]
 """What the store said of a claim; None when it was not asked, or the lease went straight back."""
@@ -33,7 +37,7 @@ class Handoff:
     Args:
         on_lost: called with the handle and the reason when a seat that was won here is gone, proven.
         on_freed: called with the seats, together, whose release the store has acknowledged, once peers can read the
-            lower count.
+            lower count (or the store was asked to take it and did not answer).
     """
 
     def __init__(
@@ -41,11 +45,13 @@ class Handoff:
         context: HostContext,
         presence: Presence,
         on_lost: Callable[[str, str], None],
-        on_freed: Callable[[Sequence[str]], None],
+        on_freed: Callable[[Freed], None],
     ) -> None:
         self._context = context
         self._on_freed = on_freed
         self._freed: list[str] = []
+        self._taking_down = 0
+        self._announcing = asyncio.Lock()
         self._presence = presence
         self._on_lost = on_lost
         self._lapses = LapseTimers(context, self._stopped)
@@ -88,7 +94,7 @@ class Handoff:
         tenure = Tenure(handle, fence, sent_at)
         if not context.may_take or fence.is_closed:
             await self._give_back(tenure)
-            self._tell_freed()
+            await self._announce()
             return None
         context.tenures.add(tenure)
         self._lapses.watch(tenure)
@@ -209,12 +215,11 @@ class Handoff:
                     continue
                 try:
                     if context.clock.elapsed() < lapsed_at:
-                        await context.ask(
-                            context.leases.release(term.resource, term.owner, term.epoch), f"release of {handle}"
-                        )
+                        await self._release(term, handle)
                 except Unavailable:
                     continue
                 context.give_backs.pop(handle, None)
+            await self._announce()
 
     def _stopped(self, tenure: Tenure) -> None:
         """Its lapse timer has ended everything of it. Only a new claim brings it back."""
@@ -237,6 +242,17 @@ class Handoff:
         return not tenure.fence.is_closed
 
     async def _take_down(self, tenure: Tenure, leaving: Leaving) -> bool:
+        """End a tenure and tell the peers. False: not proven."""
+        self._taking_down += 1
+        try:
+            is_gone = await self._end(tenure, leaving)
+        finally:
+            self._taking_down -= 1
+        if is_gone:
+            await self._announce()
+        return is_gone
+
+    async def _end(self, tenure: Tenure, leaving: Leaving) -> bool:
         """Run the release hook; proven, give the lease back and forget the tenure. The seat's lock is held."""
         context = self._context
         was_undead = tenure.phase is Phase.UNDEAD
@@ -261,8 +277,6 @@ class Handoff:
         if leaving.reason == "role_gone":
             _log.info("seat_released_role_gone", seat=tenure.handle, epoch=tenure.term.epoch)
         context.tell("on_lost", lambda: self._on_lost(tenure.handle, leaving.reason))
-        await self._presence.advertise()
-        self._tell_freed()
         return True
 
     def _unproven(self, tenure: Tenure, leaving: Leaving, error: BaseException, *, was_undead: bool) -> None:
@@ -284,19 +298,35 @@ class Handoff:
         if not tenure.has_lease:
             return
         try:
-            release = context.leases.release(term.resource, term.owner, term.epoch)
-            if await context.ask(release, f"release of {tenure.handle}"):
-                self._freed.append(tenure.handle)
+            await self._release(term, tenure.handle)
         except Unavailable as error:
             _log.warning("seat_lease_not_released", seat=tenure.handle, epoch=term.epoch, error=str(error))
             # A renewal on its way may still land until then, and keep the lease for a TTL more.
             lapsed_at = max(tenure.good_until, context.clock.elapsed()) + context.ttl_s
             context.give_backs[tenure.handle] = (term, lapsed_at)
 
-    def _tell_freed(self) -> None:
-        if self._freed:
+    async def _release(self, term: Term, handle: str) -> None:
+        context = self._context
+        release = context.leases.release(term.resource, term.owner, term.epoch)
+        if await context.ask(release, f"release of {handle}"):
+            self._freed.append(handle)
+
+    async def _announce(self) -> None:
+        """Have the peers read the lower count, then tell them of the seats that were freed until now."""
+        context = self._context
+        async with self._announcing:
+            if self._freed and self._taking_down:
+                await context.clock.sleep(_TOGETHER_S)
             freed, self._freed = tuple(self._freed), []
-            self._context.tell("on_freed", lambda: self._on_freed(freed))
+            await self._presence.advertise()
+            if freed:
+                news = Freed(context.config.owner, context.config.node_id, freed, self._standing())
+                context.tell("on_freed", lambda: self._on_freed(news))
+
+    def _standing(self) -> Standing:
+        if self._presence.is_gone:
+            return "gone"
+        return "stays" if self._context.is_routable else "withdrawn"
 
     def _rest(self, handle: str) -> None:
         self._context.resting[handle] = self._context.clock.elapsed() + self._context.ttl_s

@@ -25,6 +25,7 @@ from crewlet.seats.fence import SeatFence
 from crewlet.seats.handoff import Handoff
 from crewlet.seats.heartbeat import Heartbeat
 from crewlet.seats.leases import LeaseStore
+from crewlet.seats.news import Freed as Freed
 from crewlet.seats.noderow import NodeRow
 from crewlet.seats.pace import SweepPace
 from crewlet.seats.presence import Presence, StatusSource
@@ -43,7 +44,7 @@ def _nothing() -> None:
     return None
 
 
-def _tell_nobody(_: Sequence[str]) -> None:
+def _tell_nobody(_: Freed) -> None:
     return None
 
 
@@ -60,7 +61,7 @@ class SeatHost:
         can_route: False while the node cannot serve its seats' calls at all: it gives every seat back.
         on_beat: called as the heartbeat turns, for a watchdog.
         status: facts for the presence row, read at each heartbeat (see `Presence`).
-        on_freed: called with seats just given back, for a broadcast; peers pass it to `hear_freed`.
+        on_freed: called with the news of seats just given back, for a broadcast; peers pass it to `hear_freed`.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class SeatHost:
         may_claim: Callable[[], bool] = _yes,
         can_route: Callable[[], bool] = _yes,
         on_beat: Callable[[], None] = _nothing,
-        on_freed: Callable[[Sequence[str]], None] = _tell_nobody,
+        on_freed: Callable[[Freed], None] = _tell_nobody,
         status: StatusSource | None = None,
     ) -> None:
         tenures = Tenures(clock, deadline, can_lapse=leases_can_lapse)
@@ -149,14 +150,13 @@ class SeatHost:
         """Ask for a pass before the next tick, because the seats themselves changed. One an interval comes early."""
         self._pace.request()
 
-    def hear_freed(self, handles: Sequence[str], *, gone_node: str | None = None) -> None:
-        """A peer says that it gave these seats back. Those that this node has room for are tried within milliseconds.
+    def hear_freed(self, freed: Freed) -> None:
+        """A peer says that it gave seats back. Those that this node has room for are tried within milliseconds.
 
-        Args:
-            gone_node: the peer's id, if it is leaving and its presence is already gone.
+        News of this incarnation's own is left out.
         """
-        if self._is_started and self._context.may_take and handles:
-            self._context.tasks.start(self._sweep.hear_freed(frozenset(handles), gone_node=gone_node), "freed seats")
+        if self._is_started and self._context.may_take and freed.owner != self._context.config.owner:
+            self._sweep.hear_freed(freed)
 
     async def _passes(self) -> None:
         while True:

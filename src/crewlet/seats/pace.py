@@ -1,8 +1,35 @@
-"""When the next pass runs: at the tick, or once an interval early when asked for."""
+"""When the next pass runs: at the tick, or once an interval early when asked for; and what may be won in between."""
 
 import asyncio
+from collections import deque
 
 from crewlet.ports.clock import Clock
+
+EARLY_CLAIMS = 4
+
+
+class EarlyClaims:
+    """How many seats may be won between the ticks: so many in any stretch of one interval. A claim lost is free."""
+
+    def __init__(self, clock: Clock, interval_s: float) -> None:
+        self._clock = clock
+        self._interval_s = interval_s
+        self._taken_at: deque[float] = deque()
+
+    def take(self) -> bool:
+        """Before a claim: take one of what is left, so that claims side by side cannot spend it twice. False: none."""
+        now = self._clock.elapsed()
+        while self._taken_at and now - self._taken_at[0] >= self._interval_s:
+            self._taken_at.popleft()
+        if len(self._taken_at) >= EARLY_CLAIMS:
+            return False
+        self._taken_at.append(now)
+        return True
+
+    def put_back(self) -> None:
+        """The claim was not won."""
+        if self._taken_at:
+            self._taken_at.pop()
 
 
 class SweepPace:

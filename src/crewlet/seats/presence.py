@@ -38,6 +38,7 @@ class Presence:
         self._epoch: int | None = None
         self._sent_at = -math.inf
         self._is_given_up = False
+        self._is_gone = False
         self._advertised: Mapping[str, Any] | None = None
 
     @property
@@ -46,6 +47,11 @@ class Presence:
         if self._epoch is None or self._is_given_up:
             return False
         return self._context.clock.elapsed() < self._sent_at + self._context.ttl_s
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was given up, and the store has said so: no peer that looks now counts this node."""
+        return self._is_gone
 
     def meta(self) -> dict[str, Any]:
         """What the presence row says at this moment."""
@@ -58,10 +64,7 @@ class Presence:
         Never raises for the store: not answered, it is tried again at the next heartbeat.
         """
         async with self._lock:
-            try:
-                await self._renew()
-            except Unavailable as error:
-                _log.warning("node_presence_unavailable", node=self._context.config.node_id, error=str(error))
+            await self._renew_or_tell()
 
     async def keep(self, until: float) -> None:
         """Renew it, again every second while it is not held, till that instant.
@@ -77,9 +80,13 @@ class Presence:
             await self.renew()
 
     async def advertise(self) -> None:
-        """Renew it at once if what it would say has changed since it was last said."""
-        if self._epoch is not None and not self._is_given_up and self.meta() != self._advertised:
-            await self.renew()
+        """Renew it at once if what it would say has changed since it was last said.
+
+        Never raises for the store: not answered, the next heartbeat says it.
+        """
+        async with self._lock:
+            if self._epoch is not None and not self._is_given_up and self.meta() != self._advertised:
+                await self._renew_or_tell()
 
     async def give_up(self) -> None:
         """Release it, and never put it back until `restore`.
@@ -92,10 +99,11 @@ class Presence:
             epoch, self._epoch = self._epoch, None
             if epoch is not None:
                 await self._context.leases.release(self._resource, self._context.config.owner, epoch)
+                self._is_gone = True
 
     def restore(self) -> None:
         """Undo `give_up`: the next renewal claims it again."""
-        self._is_given_up = False
+        self._is_given_up = self._is_gone = False
 
     async def _read_status(self) -> Mapping[str, Any] | None:
         if self._status_source is None:
@@ -107,6 +115,12 @@ class Presence:
         except Exception as error:  # noqa: BLE001 -- presence goes on whatever the node's code does
             _log.warning("node_status_not_published", error=str(error) or type(error).__name__)
             return None
+
+    async def _renew_or_tell(self) -> None:
+        try:
+            await self._renew()
+        except Unavailable as error:
+            _log.warning("node_presence_unavailable", node=self._context.config.node_id, error=str(error))
 
     async def _renew(self) -> None:
         context = self._context

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -12,10 +12,12 @@ from crewlet.ports.errors import Unavailable
 from crewlet.seats import allotment
 from crewlet.seats.claiming import Claimer
 from crewlet.seats.context import HostContext
-from crewlet.seats.freed import EarlyClaims, FreedSeats
+from crewlet.seats.freed import FreedSeats
 from crewlet.seats.handoff import Handoff
 from crewlet.seats.lease import NODE, SEAT, seat_resource
+from crewlet.seats.news import Freed, rows_after
 from crewlet.seats.noderow import NodeRow, row_from_lease
+from crewlet.seats.pace import EarlyClaims
 from crewlet.seats.placement import Plan, plan
 from crewlet.seats.presence import Presence
 from crewlet.seats.tenure import Phase
@@ -81,7 +83,7 @@ class Sweep:
         self._told_unplaceable: tuple[str, ...] = ()
         self._told_floor: int | None = None
         self._claimer = Claimer(context, handoff)
-        self._early = EarlyClaims(context.config.sweep_interval_s)
+        self._early = EarlyClaims(context.clock, context.config.sweep_interval_s)
         self._freed = FreedSeats(context, self._claimer, presence, self._early)
         self.last: SweepRecord | None = None
 
@@ -103,21 +105,26 @@ class Sweep:
             seats_withdrawn=not context.is_routable or context.shed_reason is not None,
         )
 
-    async def hear_freed(self, handles: Collection[str], *, gone_node: str | None = None) -> None:
-        """A peer gave these seats back: try those there is room for, although the counts may still say full.
-
-        Args:
-            gone_node: the peer gave its presence up first, so that the shares are larger by its part.
-        """
-        if self._rows is None or self._plan is None or self._withheld():
+    def hear_freed(self, freed: Freed) -> None:
+        """A peer gave seats back: try those there is room for, although the counts may still say full."""
+        if self._rows is None:
             return
-        if gone_node is not None:
-            self._rows = [row for row in self._rows if row.node_id != gone_node]
+        if freed.node != self._context.config.node_id:
+            self._rows = rows_after(self._rows, freed)
+        if self._freed.note(freed.seats):
+            self._context.tasks.start(self._claim_freed(), "freed seats")
+
+    async def _claim_freed(self) -> None:
+        heard = await self._freed.collect()
+        withheld = self._withheld()
+        _log.debug("seats_freed_heard", seats=len(heard), withheld=withheld)
+        if withheld:
+            return
         try:
-            self._plan = plan(self._rows, tuple(self._seats()), self.me())
+            division = self._plan = plan(self._rows, tuple(self._seats()), self.me())
         except Exception:  # noqa: BLE001 -- the next pass reports an unreadable list
             return
-        established = await self._freed.claim(handles, self._plan)
+        established = await self._freed.claim(heard, division)
         if established and self.last is not None:
             self._note(claimed=(*self.last.claimed, *established))
 
@@ -193,9 +200,6 @@ class Sweep:
 
     async def _claim(self, division: Plan, *, is_roster_fresh: bool, is_early: bool) -> None:
         context = self._context
-        limit = context.config.claims_per_sweep
-        if is_early:
-            limit = min(limit, self._early.left(context.clock.elapsed()))
         withheld = self._withheld()
         if withheld:
             if withheld == "behind":
@@ -213,10 +217,13 @@ class Sweep:
         except Unavailable:
             hints = set[str]()
         hinted = [seat.handle for seat in division.eligible if seat_resource(seat.handle) in hints]
-        won = await self._claimer.claim(self._claimer.candidates(division, hinted), division, limit)
+        won = await self._claimer.claim(
+            self._claimer.candidates(division, hinted),
+            division,
+            context.config.claims_per_sweep,
+            early=self._early if is_early else None,
+        )
         self._tell_blocked(won.floor)
-        if is_early:
-            self._early.charge(context.clock.elapsed(), len(won.takes))
         await self._claimer.patiently([task for _, task in won.takes], context.ttl_s)
         self._note(claimed=won.established, blocked_by_protocol=won.floor)
         if won.takes:

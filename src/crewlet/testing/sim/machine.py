@@ -13,6 +13,7 @@ from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Program, ProgramNotStarted, ProgramSpec
+from crewlet.ports.signals import NoSignals
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.testing.sim.cells import SimCellStore, SimStore
 from crewlet.testing.sim.dice import Dice, SimEntropy
@@ -279,6 +280,7 @@ class Incarnation:
             close_mail=close_mail,
             is_linked=lambda: True,
             programs=NoPrograms(),
+            signals=NoSignals(),
             clock=machine.clock,
             entropy=self._entropy,
             deadline=NoDeadline(),
