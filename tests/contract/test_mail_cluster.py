@@ -15,7 +15,9 @@ from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Subscription
 from crewlet.testing.brokers import Cluster, three_members
 from crewlet.testing.contracts import mail as contract
+from crewlet.testing.contracts import mailattachments as attachments
 from crewlet.testing.contracts import mailbatches as batches
+from crewlet.testing.contracts import mailsubscriptions as subscriptions
 from crewlet.testing.contracts.mailworld import Desk, MakeWorld, send, until, until_backlog
 
 pytestmark = [pytest.mark.cluster, pytest.mark.real]
@@ -38,12 +40,12 @@ def own_cluster(tmp_path: Path) -> Generator[Cluster]:
     "check",
     [
         contract.a_deferral_returns_at_the_head_and_quiesces,
-        contract.a_detach_does_not_wait_and_a_late_deferral_harms_nobody,
-        contract.mail_to_nobody_is_refused_and_does_not_burn_its_id,
-        contract.a_delete_takes_the_mail_and_spares_the_sibling,
-        contract.a_listing_names_every_pair_exactly,
-        contract.after_a_detach_no_pull_is_open,
-        contract.an_unprolonged_delivery_goes_to_the_next_reader,
+        attachments.a_detach_does_not_wait_and_a_late_deferral_harms_nobody,
+        subscriptions.mail_to_nobody_is_refused_and_does_not_burn_its_id,
+        subscriptions.a_delete_takes_the_mail_and_spares_the_sibling,
+        subscriptions.a_listing_names_every_pair_exactly,
+        attachments.after_a_detach_no_pull_is_open,
+        attachments.an_unprolonged_delivery_goes_to_the_next_reader,
         contract.every_hand_back_costs_one_delivery,
         batches.a_deferred_partition_stops_its_batch,
     ],
