@@ -4,10 +4,13 @@ Use them from the main thread. On Linux they die with it, however it ends.
 """
 
 import signal
+import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from crewlet.supervisor.broker import Broker, BrokerPlan, ClusterPlan, PortInUse, free_port
 
@@ -42,7 +45,8 @@ class Server:
         again(self.broker, wait=wait)
 
     def freeze(self) -> None:
-        self.broker.signal(signal.SIGSTOP)
+        """SIGSTOP, seen to stop: it may go on for a moment after the signal was sent."""
+        stop(self.broker)
 
     def thaw(self) -> None:
         self.broker.signal(signal.SIGCONT)
@@ -75,7 +79,8 @@ class Cluster:
         again(self.members[member], wait=wait)
 
     def freeze(self, member: int) -> None:
-        self.members[member].signal(signal.SIGSTOP)
+        """SIGSTOP, seen to stop."""
+        stop(self.members[member])
 
     def thaw(self, member: int) -> None:
         self.members[member].signal(signal.SIGCONT)
@@ -141,6 +146,16 @@ def _free_ports(count: int) -> Sequence[int]:
     while len(ports) < count:
         ports.add(free_port())
     return sorted(ports)
+
+
+def stop(broker: Broker) -> None:
+    """SIGSTOP a server, and wait until none of its threads runs any more."""
+    broker.signal(signal.SIGSTOP)
+    if broker.pid is not None:
+        server = psutil.Process(broker.pid)
+        until = time.monotonic() + 5.0
+        while server.status() != psutil.STATUS_STOPPED and time.monotonic() < until:
+            time.sleep(0.001)
 
 
 def end_politely(broker: Broker) -> None:
