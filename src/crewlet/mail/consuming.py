@@ -5,7 +5,7 @@ leaves the wire to a `Feed`.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 
@@ -13,6 +13,7 @@ from crewlet.mail.batching import Partition, clamped, in_stream_order, nak_delay
 from crewlet.mail.feed import Feed
 from crewlet.mail.switchboard import Switchboard
 from crewlet.ports.clock import Clock
+from crewlet.ports.deadletters import DeliveryJournal, Handling
 from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Handler, Nak, Outcome, Subscription
 
 BROKEN_PASS_PAUSE_S = 1.0
@@ -34,6 +35,7 @@ class Consumer:
         good_until: float,
         holds: Collection[str] = (),
         options: BatchOptions | None = None,
+        journal: DeliveryJournal | None = None,
         delivery_budget: int,
     ) -> None:
         self._subscription = subscription
@@ -46,6 +48,7 @@ class Consumer:
         self._holds = dict.fromkeys(holds)
         self._options = clamped(options)
         self._budget = delivery_budget
+        self._journal = journal
         self._is_quiesced = False
         self._is_closing = False
         self._is_detached = False
@@ -191,8 +194,9 @@ class Consumer:
         self._waiting = [delivery for delivery in batch if delivery.deliveries <= self._budget]
         for delivery in batch:
             if delivery.deliveries > self._budget:
-                await self._feed.bury(delivery, "it came back more often than its budget allows")
+                await self._bury(delivery, f"its {self._budget} deliveries are used up")
         for partition in partitions(self._waiting, options):
+            await self._note_taken(partition)
             if not self._begin(partition):
                 break
             outcome, is_late = await self._handle(partition)
@@ -279,20 +283,49 @@ class Consumer:
                 await self._feed.ack(partition)
             case Nak(reason=reason):
                 self._log.info("delivery_naked", ids=[delivery.id for delivery in partition], reason=reason)
+                if self._is_ours():
+                    await self._note_returned(partition, reason)
                 for delivery in partition:
                     await self._nak(delivery, reason)
             case Defer(reason=reason):
                 self._log.info("delivery_deferred", ids=[delivery.id for delivery in partition], reason=reason)
                 await self._hand_back(partition)
+                # After it: a hand-over waits for nothing, and its first deferral is not worth a note.
+                await self._note_returned([each for each in partition if each.deliveries > 1], reason)
 
     async def _nak(self, delivery: Delivery, reason: str) -> None:
         # Past the lease's deadline only a hand-back inside the delivery's own window is still ours to make.
-        if self._is_closing or self._clock.elapsed() >= self._good_until:
+        if not self._is_ours():
             await self._feed.give_back_late([delivery])
         elif delivery.deliveries_left == 0:
-            await self._feed.bury(delivery, reason or "its last delivery was handed back")
+            await self._bury(delivery, reason or "its last delivery was handed back")
         else:
             await self._feed.give_back([delivery], nak_delay_s(delivery.deliveries))
+
+    def _is_ours(self) -> bool:
+        return not self._is_closing and self._clock.elapsed() < self._good_until
+
+    async def _bury(self, delivery: Delivery, reason: str) -> None:
+        history: Sequence[Handling] = ()
+        if self._journal is not None:
+            history = await self._journal.history(self._subscription, delivery.sequence, delivery.published_at)
+        if delivery.deliveries > self._budget:
+            # Nobody worked this one; why the mail came back is what a reader before said, if the last of them did.
+            last = history[-1] if history else None
+            said = last.reason if last is not None and last.number == delivery.deliveries - 1 else ""
+            reason = f"{reason}; the last: {said or 'its reader did not say why, or died with it'}"
+        is_buried = await self._feed.bury(delivery, reason, history)
+        self._switchboard.burial_ended(is_buried=is_buried)
+
+    async def _note_taken(self, partition: Partition) -> None:
+        """Only mail that came back is noted: the first delivery costs nothing."""
+        if self._journal is not None and any(delivery.deliveries > 1 for delivery in partition):
+            again = [delivery for delivery in partition if delivery.deliveries > 1]
+            await asyncio.gather(*(self._journal.taken(self._subscription, each) for each in again))
+
+    async def _note_returned(self, partition: Sequence[Delivery], reason: str) -> None:
+        if self._journal is not None and partition:
+            await asyncio.gather(*(self._journal.returned(self._subscription, each, reason) for each in partition))
 
     async def _settle_late(self, partition: Partition, outcome: Outcome) -> None:
         """Detached while the handler ran: its mail belongs to the next attachment, which must not feel this one."""

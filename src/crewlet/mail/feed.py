@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from crewlet.ports.deadletters import Handling
 from crewlet.ports.mail import Delivery
 
 PULL_EXPIRY_S = 1.5
@@ -51,8 +52,8 @@ class Feed(Protocol):
         """Hand back at once those whose own ack window is surely still running, once each; forget the others."""
         ...
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
-        """Dead-letter, then ack. Where the first is not confirmed the delivery goes back instead."""
+    async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
+        """Dead-letter, and ack only once that is confirmed. False: it is not, and the delivery goes back instead."""
         ...
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:

@@ -1,9 +1,11 @@
-"""What a topic and a pattern over topics may look like."""
+"""What a topic and a pattern over topics may look like, and the short names that follow from them."""
 
 import re
 from collections.abc import Callable
+from hashlib import sha256
 
 from crewlet.ports.errors import Misuse
+from crewlet.ports.mail import Subscription
 
 _TOPIC = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)+")
 
@@ -37,3 +39,13 @@ def matcher(pattern: str) -> Callable[[str], object]:
         raise Misuse(f"{pattern!r} is not a topic pattern")
     parts = [{"*": r"[^.]+", ">": r".+"}.get(token) or re.escape(token) for token in tokens]
     return re.compile(r"\.".join(parts)).fullmatch
+
+
+def digest(subscription: Subscription) -> str:
+    """What tells one `(topic, group)` from every other, whatever characters they use."""
+    return sha256(f"{subscription.topic}\0{subscription.group}".encode()).hexdigest()[:16]
+
+
+def readable(text: str) -> str:
+    """A head for people: what a subject token or a consumer's name may hold, cut to 32 characters."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", text)[:32] or "-"

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import NotLive
+from crewlet.ports.mail import MailTally
 
 
 class Switched(Protocol):
@@ -21,12 +22,13 @@ class Switched(Protocol):
 
 
 class Switchboard:
-    """Whether the mail instance lives, whether it is paused, what is attached, and who is handling."""
+    """Whether the mail instance lives, whether it is paused, what is attached, who is handling, and counts."""
 
     def __init__(self, clock: Clock) -> None:
         self.is_live = False
         self.is_paused = False
         self.attachments: dict[int, Switched] = {}
+        self.tally = MailTally()
         self._clock = clock
         self._handlers = 0
         self._idle = asyncio.Event()
@@ -40,6 +42,11 @@ class Switchboard:
         self.is_paused = is_paused
         for attachment in list(self.attachments.values()):
             attachment.look_again()
+
+    def burial_ended(self, *, is_buried: bool) -> None:
+        """A delivery was dead-lettered, or could not be."""
+        before = self.tally
+        self.tally = MailTally(before.dead_letters + is_buried, before.failed_burials + (not is_buried))
 
     def handler_began(self) -> None:
         self._handlers += 1

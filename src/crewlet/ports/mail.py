@@ -8,9 +8,12 @@ attachments on one subscription would split its mail, so whoever attaches must h
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from crewlet.ports.errors import CrewletError
+
+if TYPE_CHECKING:
+    from crewlet.ports.deadletters import DeadLetters, DeliveryJournal
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -206,11 +209,13 @@ class Mail(Protocol):
         *,
         message_id: str,
         headers: dict[str, str] | None = None,
+        once: str | None = None,
         admit: Callable[[], None] | None = None,
     ) -> Published:
         """Put a message on a topic.
 
         Args:
+            once: what repeats are known by, in place of `message_id`: a replay is no repeat of what it replays.
             admit: called in the same step before each time that the message leaves, repeats included. What it raises
                 ends the publish, and nothing more is sent.
 
@@ -256,6 +261,32 @@ class Mail(Protocol):
         """
         ...
 
+    async def find(self, subscription: Subscription, message_id: str) -> "Kept | None":
+        """The message of an id that a topic still keeps: it waits, or is in hand. None when the store has none.
+
+        Raises:
+            Unavailable: nobody answered, or more waits than can be looked through.
+        """
+        ...
+
+    async def oldest_at(self, subscription: Subscription) -> datetime | None:
+        """When the oldest message that a topic still keeps was published, by the store's clock; None with none.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        ...
+
+    @property
+    def dead_letters(self) -> "DeadLetters":
+        """What used up its deliveries."""
+        ...
+
+    @property
+    def tally(self) -> "MailTally":
+        """What this instance has counted since it was made."""
+        ...
+
     async def attach(
         self,
         subscription: Subscription,
@@ -264,10 +295,13 @@ class Mail(Protocol):
         good_until: float,
         holds: Collection[str] = (),
         options: BatchOptions | None = None,
+        journal: "DeliveryJournal | None" = None,
     ) -> Attachment:
         """Consume a subscription, made first if it is not there. `holds` are in force before the first fetch.
 
-        The ack window of a delivery is the store's lease TTL, given to the adapter when it is made.
+        The ack window of a delivery is the store's lease TTL, given to the adapter when it is made. With a `journal`
+        each delivery but the first is noted before it is worked, and each that comes back with a reason; a dead letter
+        takes those notes along.
 
         Raises:
             Unavailable: nobody answered; nothing is attached.
@@ -294,3 +328,19 @@ class Backlog:
     waiting: int
     in_hand: int
     open_pulls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A message that is not settled yet: its place in the stream, and the store's clock at its publish."""
+
+    sequence: int
+    published_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MailTally:
+    """Counts since the start: dead letters made, and burials that failed and left the mail where it was."""
+
+    dead_letters: int = 0
+    failed_burials: int = 0

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as ClientError
 
 from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.deadletters import dead_letter
+from crewlet.adapters.nats.deadletters import NatsDeadLetters
 from crewlet.adapters.nats.jsapi import Reply, ask
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
 from crewlet.adapters.nats.pulls import Pulls
@@ -20,6 +20,7 @@ from crewlet.adapters.nats.streams import NS, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
 from crewlet.mail.batching import NAK_CAP_S
 from crewlet.mail.feed import PULL_EXPIRY_S
+from crewlet.ports.deadletters import Handling
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import CrewletError, NotLive, Unavailable
 from crewlet.ports.mail import Delivery, DetachUnproven, Subscription
@@ -69,6 +70,7 @@ class NatsFeed:
         entropy: Entropy,
         consumers: Consumers,
         subscription: Subscription,
+        letters: NatsDeadLetters,
         *,
         window_s: float,
         delivery_budget: int,
@@ -77,6 +79,7 @@ class NatsFeed:
         self._clock = connection.clock
         self._consumers = consumers
         self._subscription = subscription
+        self._letters = letters
         self._stream = stream_of(subscription.topic).name
         self._window_s = window_s
         self._budget = delivery_budget
@@ -143,19 +146,19 @@ class NatsFeed:
                 is_answering = await self._say(one, NAK, budget_s=0.0)
             self._let_go(one)
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
+    async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
         held = self._hand.get(delivery.sequence)
         if held is None:
-            return
-        subject, message_id, headers = dead_letter(self._subscription, self._stream, delivery, held.headers, reason)
+            return True
         try:
-            await publish_raw(self._connection, subject, delivery.data, headers, message_id=message_id)
+            await self._letters.bury(self._subscription, delivery, held.headers, reason, history)
         except CrewletError as error:
-            self._log.warning("dead_letter_failed", id=delivery.id, error=repr(error))
+            self._log.error("dead_letter_failed", id=delivery.id, deliveries=delivery.deliveries, error=repr(error))
             await self.give_back([delivery], NAK_CAP_S)
-            return
+            return False
         self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
         await self.ack([delivery])
+        return True
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:

@@ -1,41 +1,133 @@
-"""What a dead letter looks like on the wire."""
+"""Dead letters in their stream: written once a message, read from the stream's leader, deleted one by one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from crewlet.adapters.nats.publishing import DEDUPE_HEADER, ID_HEADER
-from crewlet.adapters.nats.subscriptions import digest, readable
-from crewlet.ports.mail import Delivery, Subscription
+import structlog
 
-_REASON_CHARACTERS = 500
+from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.jsapi import ask
+from crewlet.adapters.nats.lookup import read_message
+from crewlet.adapters.nats.publishing import publish_raw
+from crewlet.adapters.nats.streams import DEAD_LETTERS, ensure_stream
+from crewlet.adapters.nats.translate import WRONG_LAST_SEQUENCE, ApiError, StoredMessage
+from crewlet.mail.deadletters import (
+    Letter,
+    letter_of,
+    place_of,
+    read_letter,
+    subjects_of,
+    subjects_under,
+    without_history,
+)
+from crewlet.mail.patterns import matcher
+from crewlet.ports.deadletters import DeadLetter, Handling, LetterPage
+from crewlet.ports.errors import CrewletError, Unavailable
+from crewlet.ports.mail import Delivery, MailRefused, MessageTooLarge, Subscription
+
+PAGE_BYTES = 8 * 1024 * 1024
+MOST_A_PAGE = 200
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+
+log = structlog.get_logger()
 
 
-def dead_letter(
-    subscription: Subscription, stream: str, delivery: Delivery, headers: Mapping[str, str], reason: str
-) -> tuple[str, str, dict[str, str]]:
-    """Subject, message id and headers of a delivery's dead letter.
+class NatsDeadLetters:
+    """See `crewlet.ports.deadletters.DeadLetters` for the promises.
 
-    The subject's head is for people; its digest tells which subscription it fell out of. The id names the message in
-    its stream, so that burying it twice within the dedupe window keeps one letter.
+    Args:
+        replicas: of the stream, where it has to be made again.
     """
-    mark = digest(subscription)
-    subject = f"dlq.{subscription.topic}.{readable(subscription.group)}.{mark}"
-    kept = {name: value for name, value in headers.items() if not name.startswith("Nats-")}
-    history = {
-        ID_HEADER: delivery.id,
-        "Crewlet-Topic": subscription.topic,
-        "Crewlet-Group": _header_text(subscription.group),
-        "Crewlet-Stream": stream,
-        "Crewlet-Sequence": str(delivery.sequence),
-        "Crewlet-Deliveries": str(delivery.deliveries),
-        "Crewlet-Published-At": delivery.published_at.isoformat(),
-        "Crewlet-Reason": _header_text(reason),
-    }
-    if DEDUPE_HEADER in headers:
-        history["Crewlet-Dedupe-Id"] = headers[DEDUPE_HEADER]
-    message_id = f"{mark}:{stream}:{delivery.sequence}:{delivery.published_at.timestamp():.6f}"
-    return subject, message_id, {**kept, **history}
+
+    def __init__(self, connection: Connection, *, replicas: int) -> None:
+        self._connection = connection
+        self._replicas = replicas
+
+    async def bury(
+        self,
+        subscription: Subscription,
+        delivery: Delivery,
+        headers: Mapping[str, str],
+        reason: str,
+        history: Sequence[Handling],
+    ) -> None:
+        """Write the dead letter of a delivery; one that is there already is left as it is.
+
+        Raises:
+            CrewletError: it is not known to be there.
+        """
+        letter = letter_of(subscription, delivery, headers, reason, history)
+        try:
+            await self._write(letter, delivery.data)
+        except MessageTooLarge:
+            await self._write(without_history(letter), delivery.data)
+        except Unavailable:
+            await self._mend()
+            raise
+
+    async def page(self, topic: str, *, after: str | None = None, limit: int = 50) -> LetterPage:
+        matches, subjects = matcher(topic), subjects_under(topic)
+        limit = min(max(1, limit), MOST_A_PAGE)
+        place = 1 if after is None else place_of(after) + 1
+        letters: list[DeadLetter] = []
+        size = 0
+        while (found := await self._read({"seq": place, "next_by_subj": subjects})) is not None:
+            if len(letters) == limit or size >= PAGE_BYTES:
+                return LetterPage(letters, letters[-1].id)
+            place = found.seq + 1
+            letter = _letter(found)
+            if letter is not None and matches(letter.subscription.topic):
+                letters.append(letter)
+                size += len(letter.data)
+        return LetterPage(letters, None)
+
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        found = await self._read({"seq": place_of(letter_id)})
+        letter = _letter(found) if found is not None else None
+        return letter if letter is not None and letter.id == letter_id else None
+
+    async def latest(self, subscription: Subscription, message_id: str) -> DeadLetter | None:
+        found = await self._read({"last_by_subj": f"{subjects_of(subscription, message_id)}.>"})
+        return _letter(found) if found is not None else None
+
+    async def remove(self, letter_id: str) -> bool:
+        if await self.get(letter_id) is None:
+            return False
+        try:
+            await ask(
+                self._connection,
+                f"STREAM.MSG.DELETE.{DEAD_LETTERS.name}",
+                {"seq": place_of(letter_id), "no_erase": True},
+            )
+        except ApiError as error:
+            # Also the second try of a request whose first answer was lost: what matters is that it is gone.
+            if await self.get(letter_id) is not None:
+                raise Unavailable(f"the broker did not delete the dead letter: {error}") from error
+        return True
+
+    async def _write(self, letter: Letter, data: bytes) -> None:
+        headers = {**letter.headers, _EXPECTED: "0"}
+        try:
+            await publish_raw(self._connection, letter.subject, data, headers, message_id=letter.subject)
+        except MailRefused as error:
+            cause = error.__cause__
+            if not (isinstance(cause, ApiError) and cause.err_code == WRONG_LAST_SEQUENCE):
+                raise
+
+    async def _mend(self) -> None:
+        """A stream that somebody deleted is made again, so that the next burial finds it."""
+        try:
+            await ensure_stream(self._connection, DEAD_LETTERS, replicas=self._replicas, budget_s=2.0)
+        except CrewletError as error:
+            log.warning("dead_letter_stream_missing", error=str(error))
+
+    async def _read(self, which: dict[str, Any]) -> StoredMessage | None:
+        return await read_message(self._connection, DEAD_LETTERS.name, which)
 
 
-def _header_text(text: str) -> str:
-    """One line, within bounds: a header cannot hold a line break."""
-    return " ".join(text.split())[:_REASON_CHARACTERS]
+def _letter(message: StoredMessage) -> DeadLetter | None:
+    try:
+        return read_letter(message.seq, message.subject, message.headers, message.data, message.time)
+    except ValueError as error:
+        log.warning("dead_letter_unreadable", place=message.seq, error=str(error))
+        return None

@@ -2,18 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 
 import structlog
 
 from crewlet.adapters.nats.attachment import NatsFeed
 from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.deadletters import NatsDeadLetters
+from crewlet.adapters.nats.lookup import Places
 from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
 from crewlet.adapters.nats.streams import STREAMS, ensure_stream, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers
 from crewlet.mail.consuming import Consumer
+from crewlet.mail.deadletters import HEADROOM_BYTES
 from crewlet.mail.patterns import check_message
 from crewlet.mail.switchboard import Switchboard, Switched
 from crewlet.ports.clock import Clock
+from crewlet.ports.deadletters import DeadLetters, DeliveryJournal
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
 from crewlet.ports.mail import (
@@ -22,6 +27,9 @@ from crewlet.ports.mail import (
     BatchOptions,
     DetachUnproven,
     Handler,
+    Kept,
+    MailTally,
+    MessageTooLarge,
     NoMailbox,
     Published,
     Subscription,
@@ -59,6 +67,8 @@ class NatsMail:
         self._delivery_budget = delivery_budget
         self._replicas = replicas
         self._consumers = Consumers(connection, entropy, ack_window_s)
+        self._letters = NatsDeadLetters(connection, replicas=replicas)
+        self._places = Places(connection)
         self._switchboard = Switchboard(clock)
 
     async def start(self) -> None:
@@ -88,22 +98,28 @@ class NatsMail:
         *,
         message_id: str,
         headers: dict[str, str] | None = None,
+        once: str | None = None,
         admit: Callable[[], None] | None = None,
     ) -> Published:
         self._switchboard.require_live()
         stream = stream_of(topic)
         check_message(message_id, headers)
+        ceiling = self._connection.client.max_payload - HEADROOM_BYTES
+        if len(data) > ceiling:
+            raise MessageTooLarge(f"{len(data)} bytes are over the broker's ceiling for mail, {ceiling}")
         if stream.keeps_interest and not await self._consumers.is_covered(topic):
             raise NoMailbox(f"no subscription keeps what is published to {topic}")
         # The broker's dedupe spans the whole stream; one id to two seats is two messages.
-        return await publish_raw(
+        published = await publish_raw(
             self._connection,
             topic,
             data,
             {**(headers or {}), ID_HEADER: message_id},
-            message_id=f"{topic}/{message_id}",
+            message_id=f"{topic}/{message_id}" if once is None else f"once:{topic}/{once}",
             admit=admit,
         )
+        self._places.remember(topic, message_id, published.sequence)
+        return published
 
     async def ensure_subscription(self, subscription: Subscription) -> bool:
         self._switchboard.require_live()
@@ -121,6 +137,22 @@ class NatsMail:
         self._switchboard.require_live()
         return await self._consumers.backlog(subscription)
 
+    async def find(self, subscription: Subscription, message_id: str) -> Kept | None:
+        self._switchboard.require_live()
+        return await self._places.find(subscription.topic, message_id)
+
+    async def oldest_at(self, subscription: Subscription) -> datetime | None:
+        self._switchboard.require_live()
+        return await self._places.oldest_at(subscription.topic)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return self._letters
+
+    @property
+    def tally(self) -> MailTally:
+        return self._switchboard.tally
+
     async def attach(
         self,
         subscription: Subscription,
@@ -129,6 +161,7 @@ class NatsMail:
         good_until: float,
         holds: Collection[str] = (),
         options: BatchOptions | None = None,
+        journal: DeliveryJournal | None = None,
     ) -> Attachment:
         self._switchboard.require_live()
         ensured = await self._consumers.ensure(subscription)
@@ -137,6 +170,7 @@ class NatsMail:
             self._entropy,
             self._consumers,
             subscription,
+            self._letters,
             window_s=ensured.ack_window_s,
             delivery_budget=self._delivery_budget,
         )
@@ -150,6 +184,7 @@ class NatsMail:
             good_until=good_until,
             holds=holds,
             options=options,
+            journal=journal,
             delivery_budget=self._delivery_budget,
         )
         consumer.start()

@@ -1,9 +1,7 @@
 """Durable subscriptions as JetStream consumers: their names, their settings, and the verbs on them."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 
 import structlog
@@ -13,7 +11,7 @@ from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, Rep
 from crewlet.adapters.nats.streams import NS, MailStream, stream_of
 from crewlet.adapters.nats.translate import STREAM_NOT_FOUND, ApiError
 from crewlet.mail import topics
-from crewlet.mail.patterns import check_group, matcher
+from crewlet.mail.patterns import check_group, digest, matcher, readable
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Backlog, Subscription
@@ -33,16 +31,6 @@ def consumer_name(subscription: Subscription) -> str:
     if topics.seat_of(subscription) is not None:
         return subscription.group
     return f"{readable(subscription.group)}_{digest(subscription)}"
-
-
-def digest(subscription: Subscription) -> str:
-    """What tells one `(topic, group)` from every other, whatever characters they use."""
-    return sha256(f"{subscription.topic}\0{subscription.group}".encode()).hexdigest()[:16]
-
-
-def readable(text: str) -> str:
-    """A head for people: what a subject token or a consumer's name may hold, cut to 32 characters."""
-    return re.sub(r"[^A-Za-z0-9-]", "-", text)[:32] or "-"
 
 
 @dataclass(frozen=True, slots=True)

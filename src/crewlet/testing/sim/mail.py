@@ -46,8 +46,10 @@ class SimMailBroker(TwinBroker):
         self._observer = observer
         self._pulls: dict[int, tuple[TwinPull, Subscription, Process]] = {}
 
-    def publish(self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str]) -> Published:
-        published = super().publish(topic, data, message_id=message_id, headers=headers)
+    def publish(
+        self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str], once: str | None = None
+    ) -> Published:
+        published = super().publish(topic, data, message_id=message_id, headers=headers, once=once)
         if not published.is_duplicate:
             self._observer.accepted(topic, message_id, published.sequence, data)
         return published

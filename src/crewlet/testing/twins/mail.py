@@ -9,14 +9,18 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 import structlog
 
+from crewlet.mail.batching import NAK_CAP_S
 from crewlet.mail.consuming import Consumer
+from crewlet.mail.deadletters import letter_of
 from crewlet.mail.patterns import check_message
 from crewlet.mail.switchboard import Switchboard, either
 from crewlet.ports.clock import Clock
+from crewlet.ports.deadletters import DeadLetters, DeliveryJournal, Handling
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import (
     Attachment,
@@ -25,9 +29,12 @@ from crewlet.ports.mail import (
     Delivery,
     DetachUnproven,
     Handler,
+    Kept,
+    MailTally,
     Published,
     Subscription,
 )
+from crewlet.testing.twins.deadletters import TwinDeadLetters
 from crewlet.testing.twins.mailbroker import Message, TwinBroker, TwinPull
 
 __all__ = ["TwinBroker", "TwinMail"]
@@ -99,6 +106,7 @@ class TwinMail:
         self._clock = clock or broker.clock
         self._wire = wire or PlainWire(fault)
         self._switchboard = Switchboard(self._clock)
+        self._letters = TwinDeadLetters(broker, self._ask)
 
     async def start(self) -> None:
         self._switchboard.is_live = True
@@ -120,13 +128,14 @@ class TwinMail:
         *,
         message_id: str,
         headers: dict[str, str] | None = None,
+        once: str | None = None,
         admit: Callable[[], None] | None = None,
     ) -> Published:
         self._switchboard.require_live()
         check_message(message_id, headers)
         return await self._wire.ask(
             "publish",
-            lambda: self._broker.publish(topic, data, message_id=message_id, headers=headers or {}),
+            lambda: self._broker.publish(topic, data, message_id=message_id, headers=headers or {}, once=once),
             admit=admit,
         )
 
@@ -146,6 +155,28 @@ class TwinMail:
         self._switchboard.require_live()
         return await self._wire.ask("waiting", lambda: self._broker.backlog(subscription))
 
+    async def find(self, subscription: Subscription, message_id: str) -> Kept | None:
+        self._switchboard.require_live()
+        kept = await self._wire.ask("find", lambda: self._broker.retained(subscription.topic))
+        return next((Kept(each.sequence, each.published_at) for each in kept if each.id == message_id), None)
+
+    async def oldest_at(self, subscription: Subscription) -> datetime | None:
+        self._switchboard.require_live()
+        kept = await self._wire.ask("find", lambda: self._broker.retained(subscription.topic))
+        return kept[0].published_at if kept else None
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return self._letters
+
+    @property
+    def tally(self) -> MailTally:
+        return self._switchboard.tally
+
+    async def _ask(self, name: str, effect: Callable[[], T]) -> T:
+        self._switchboard.require_live()
+        return await self._wire.ask(name, effect)
+
     async def attach(
         self,
         subscription: Subscription,
@@ -154,6 +185,7 @@ class TwinMail:
         good_until: float,
         holds: Collection[str] = (),
         options: BatchOptions | None = None,
+        journal: DeliveryJournal | None = None,
     ) -> Attachment:
         self._switchboard.require_live()
         await self._wire.ask("attach", lambda: self._broker.ensure(subscription))
@@ -166,6 +198,7 @@ class TwinMail:
             good_until=good_until,
             holds=holds,
             options=options,
+            journal=journal,
             delivery_budget=self._broker.delivery_budget,
         )
         consumer.start()
@@ -250,34 +283,22 @@ class TwinFeed:
                 await self._reaches("nak", self._broker.nak, one.delivery.sequence, 0.0)
             self._hand.pop(one.delivery.sequence, None)
 
-    async def bury(self, delivery: Delivery, reason: str) -> None:
+    async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
         held = self._hand.get(delivery.sequence)
         if held is None:
-            return
-        history = {
-            "Crewlet-Message-Id": delivery.id,
-            "Crewlet-Topic": self._subscription.topic,
-            "Crewlet-Group": self._subscription.group,
-            "Crewlet-Deliveries": str(delivery.deliveries),
-            "Crewlet-Reason": reason,
-        }
-
-        def letter() -> None:
-            self._broker.publish(
-                f"dlq.{self._subscription.topic}",
-                delivery.data,
-                message_id=f"{self._subscription.group}:{delivery.sequence}",
-                headers={**held.headers, **history},
-            )
-
+            return True
+        letter = letter_of(self._subscription, delivery, held.headers, reason, history)
         try:
-            await self._wire.ask("dead_letter", letter)
-        except Unavailable:
-            self._log.warning("mail_request_lost", request="dead_letter")
-            await self.give_back([delivery], 30.0)
-            return
+            await self._wire.ask(
+                "dead_letter", lambda: self._broker.bury(letter.subject, delivery.data, letter.headers)
+            )
+        except Unavailable as error:
+            self._log.error("dead_letter_failed", id=delivery.id, deliveries=delivery.deliveries, error=repr(error))
+            await self.give_back([delivery], NAK_CAP_S)
+            return False
         self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
         await self.ack([delivery])
+        return True
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:

@@ -146,7 +146,9 @@ class TwinBroker:
         self._last: dict[str, int] = {}
         self._seen: dict[tuple[str, str], tuple[int, float]] = {}
 
-    def publish(self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str]) -> Published:
+    def publish(
+        self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str], once: str | None = None
+    ) -> Published:
         """Raises NoMailbox, MessageTooLarge or Misuse, as the port says; a refusal leaves the id unused."""
         prefix = prefix_of(topic)
         if len(data) > self.max_payload:
@@ -155,12 +157,13 @@ class TwinBroker:
         if prefix in INTEREST_PREFIXES and not covering:
             raise NoMailbox(f"no subscription keeps what is published to {topic}")
         now = self.clock.elapsed()
-        self._seen = {key: seen for key, seen in self._seen.items() if now - seen[1] < DEDUPE_WINDOW_S}
-        if (topic, message_id) in self._seen:
-            return Published(self._seen[topic, message_id][0], is_duplicate=True)
+        self._seen = {seen: at for seen, at in self._seen.items() if now - at[1] < DEDUPE_WINDOW_S}
+        key = (topic, message_id if once is None else f"once:{once}")
+        if key in self._seen:
+            return Published(self._seen[key][0], is_duplicate=True)
         sequence = self._last.get(prefix, 0) + 1
         self._last[prefix] = sequence
-        self._seen[topic, message_id] = (sequence, now)
+        self._seen[key] = (sequence, now)
         message = Message(sequence, topic, message_id, data, dict(headers), self.clock.now())
         self._streams[prefix][sequence] = message
         for durable in covering:
@@ -206,6 +209,15 @@ class TwinBroker:
     def dead_letters(self) -> Sequence[Message]:
         """Every dead letter, oldest first."""
         return list(self._streams["dlq."].values())
+
+    def bury(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Keep a dead letter, unless one of this subject is there already."""
+        if not self.retained(subject):
+            self.publish(subject, data, message_id=subject, headers=headers)
+
+    def exhume(self, sequence: int) -> bool:
+        """Delete a dead letter. False when there is none at that place."""
+        return self._streams["dlq."].pop(sequence, None) is not None
 
     def open_pull(self, subscription: Subscription, count: int, wait_s: float) -> TwinPull:
         """Ask for mail. With `wait_s` 0 the pull has ended when this returns."""
