@@ -41,6 +41,7 @@ class Consumer:
         self._subscription = subscription
         self._feed = feed
         feed.on_arrival = self.look_again
+        feed.good_until = good_until
         self._handler = handler
         self._switchboard = switchboard
         self._clock = clock
@@ -90,7 +91,7 @@ class Consumer:
         self._switchboard.require_live()
         if self._is_closing:
             return
-        self._good_until = good_until
+        self._good_until = self._feed.good_until = good_until
         self._feed.prolong()
         self.look_again()
 

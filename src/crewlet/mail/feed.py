@@ -15,9 +15,12 @@ class Feed(Protocol):
 
     Attributes:
         on_arrival: called when a delivery has come, asked for or not; set by the attachment.
+        good_until: the reading of `Clock.elapsed` at which the lease behind the attachment ends; set by it. Past that
+            nothing is said to the broker twice, and no delivery is extended: it would reach into a successor's work.
     """
 
     on_arrival: Callable[[], None]
+    good_until: float
 
     @property
     def in_hand(self) -> int:
@@ -45,7 +48,10 @@ class Feed(Protocol):
         ...
 
     async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
-        """Hand back in the order given; returns when the broker has taken each, or within a bound."""
+        """Hand back in the order given; returns when the broker has taken each, or within a bound.
+
+        A delivery whose own ack window is not surely still running is let go of without a word.
+        """
         ...
 
     async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
@@ -61,7 +67,10 @@ class Feed(Protocol):
         ...
 
     def prolong(self) -> None:
-        """Give each delivery in hand that is not being settled a fresh window, in the background."""
+        """Give each delivery in hand that is not being settled a fresh window, in the background.
+
+        Only an extension that the broker has confirmed counts: one that was lost leaves the old window running.
+        """
         ...
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from crewlet.ports.mail import Delivery, DetachUnproven, Subscription
 
 SETTLE_TIMEOUT_S = 1.0
 SETTLE_BUDGET_S = 5.0
+SETTLE_PAUSE_S = 0.1
 PROOF_BUDGET_S = 3.0
 PROOF_MARGIN_S = 0.3
 FINISHED_REMEMBERED = 1024
@@ -90,6 +92,7 @@ class NatsFeed:
         self._woken: set[int] = set()
         self._prolonging: asyncio.Task[None] | None = None
         self.on_arrival: Callable[[], None] = lambda: None
+        self.good_until = math.inf
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
 
     async def open(self) -> None:
@@ -122,7 +125,8 @@ class NatsFeed:
         held = self._stop_prolonging(deliveries)
         for one in held:
             self._remember_finished(one.mark)
-        done = await asyncio.gather(*(self._say(one, ACK) for one in held))
+        ends = self._clock.elapsed() + SETTLE_BUDGET_S
+        done = await asyncio.gather(*(self._say(one, ACK, ends=ends) for one in held))
         missing = [one.delivery.id for one, is_done in zip(held, done, strict=True) if not is_done]
         if missing:
             self._log.warning("mail_ack_unconfirmed", ids=missing)
@@ -133,17 +137,16 @@ class NatsFeed:
         ends = self._clock.elapsed() + SETTLE_BUDGET_S
         for one in self._stop_prolonging(deliveries):
             one.is_given_back = True
-            if not await self._say(one, word, budget_s=ends - self._clock.elapsed()):
+            if not await self._say(one, word, ends=ends):
                 self._log.warning("mail_hand_back_unconfirmed", ids=[one.delivery.id])
             self._let_go(one)
 
     async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
-        margin_s = min(1.0, self._window_s / 10)
         is_answering = True
         for one in self._stop_prolonging(deliveries):
-            if is_answering and self._clock.elapsed() < one.window_ends - margin_s:
+            if is_answering and self._is_surely_ours(one):
                 one.is_given_back = True
-                is_answering = await self._say(one, NAK, budget_s=0.0)
+                is_answering = await self._say(one, NAK)
             self._let_go(one)
 
     async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
@@ -218,25 +221,44 @@ class NatsFeed:
             one.is_prolonged = False
         return held
 
-    async def _say(self, held: Held, word: bytes, *, budget_s: float | None = None) -> bool:
-        """Settle by request, so that the answer proves it. With no budget it is tried once."""
-        ends = self._clock.elapsed() + (SETTLE_BUDGET_S if budget_s is None else budget_s)
-        while True:
+    def _is_surely_ours(self, held: Held) -> bool:
+        """Whether what is said now of a delivery comes to the broker before it can hand the message to anybody else."""
+        return self._clock.elapsed() < held.window_ends - min(1.0, self._window_s / 10)
+
+    async def _say(self, held: Held, word: bytes, *, ends: float = 0.0) -> bool:
+        """Settle by request, so that the answer proves it; again until `ends`, while nobody answers.
+
+        What was said may have landed, and then the message may be with a successor. So nothing is repeated past the
+        lease, and nothing but an ack is said past the delivery's own window.
+        """
+        is_repeat = False
+        while word == ACK or self._is_surely_ours(held):
+            if is_repeat and (self._pulls.is_closing or self._clock.elapsed() >= min(ends, self.good_until)):
+                break
             try:
                 await self._connection.request(held.reply, word, timeout_s=SETTLE_TIMEOUT_S)
                 return True
             except NotLive:
-                return False
+                break
             except Unavailable:
-                if self._clock.elapsed() >= ends or self._pulls.is_closing:
-                    return False
-            await self._clock.sleep(0.1)
+                is_repeat = True
+            await self._clock.sleep(SETTLE_PAUSE_S)
+        return False
 
     async def _prolong(self) -> None:
-        for one in list(self._hand.values()):
-            now = self._clock.elapsed()
-            if one.is_prolonged and self._connection.is_connected and await self._publish(one.reply, PROGRESS):
-                one.window_ends = max(one.window_ends, now + self._window_s)
+        await asyncio.gather(*(self._extend(one) for one in list(self._hand.values())))
+
+    async def _extend(self, held: Held) -> None:
+        """One extension. It counts when it was answered while the old window ran: a later one may have met its end."""
+        sent_at, reply = self._clock.elapsed(), held.reply
+        if not held.is_prolonged or self._pulls.is_closing or sent_at >= self.good_until:
+            return
+        try:
+            await self._connection.request(reply, PROGRESS, timeout_s=min(SETTLE_TIMEOUT_S, self._window_s / 4))
+        except (NotLive, Unavailable):
+            return
+        if held.reply == reply and self._clock.elapsed() < held.window_ends:
+            held.window_ends = max(held.window_ends, sent_at + self._window_s)
 
     async def _publish(self, subject: str, word: bytes) -> bool:
         try:

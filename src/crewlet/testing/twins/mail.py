@@ -217,6 +217,10 @@ class TwinMail:
         return await self._switchboard.wait_for_handlers(timeout_s)
 
 
+class _TooLate(Exception):
+    """What was to be said would reach into somebody else's work."""
+
+
 @dataclass(slots=True)
 class _Held:
     delivery: Delivery
@@ -242,6 +246,7 @@ class TwinFeed:
         self._is_closing = False
         self._is_closed = False
         self.on_arrival: Callable[[], None] = lambda: None
+        self.good_until = math.inf
         self._prolonging: asyncio.Task[None] | None = None
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
 
@@ -273,15 +278,11 @@ class TwinFeed:
 
     async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
         for one in self._stop_prolonging(deliveries):
-            await self._reaches("nak", self._broker.nak, one.delivery.sequence, delay_s)
+            await self._reaches("nak", self._broker.nak, one.delivery.sequence, delay_s, admit=self._ours(one))
             self._hand.pop(one.delivery.sequence, None)
 
     async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
-        margin_s = min(1.0, self._broker.ack_window_s / 10)
-        for one in self._stop_prolonging(deliveries):
-            if self._clock.elapsed() < one.window_ends - margin_s:
-                await self._reaches("nak", self._broker.nak, one.delivery.sequence, 0.0)
-            self._hand.pop(one.delivery.sequence, None)
+        await self.give_back(deliveries, 0.0)
 
     async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
         held = self._hand.get(delivery.sequence)
@@ -395,12 +396,38 @@ class TwinFeed:
     async def _prolong(self) -> None:
         for one in list(self._hand.values()):
             now = self._clock.elapsed()
-            if one.is_prolonged and await self._reaches("prolong", self._broker.prolong, one.delivery.sequence):
+            if not one.is_prolonged or self._is_closing or now >= self.good_until:
+                continue
+            is_answered = await self._reaches("prolong", self._broker.prolong, one.delivery.sequence)
+            if is_answered and self._clock.elapsed() < one.window_ends:
                 one.window_ends = max(one.window_ends, now + self._broker.ack_window_s)
 
-    async def _reaches(self, name: str, effect: Callable[..., None], sequence: int, *more: float) -> bool:
+    def _ours(self, held: _Held) -> Callable[[], None]:
+        """Admits a hand-back while the delivery's own window surely runs; past the lease only its first try."""
+        margin_s = min(1.0, self._broker.ack_window_s / 10)
+        tries = 0
+
+        def admit() -> None:
+            nonlocal tries
+            tries += 1
+            now = self._clock.elapsed()
+            if now >= held.window_ends - margin_s or (tries > 1 and (now >= self.good_until or self._is_closing)):
+                raise _TooLate
+
+        return admit
+
+    async def _reaches(
+        self,
+        name: str,
+        effect: Callable[..., None],
+        sequence: int,
+        *more: float,
+        admit: Callable[[], None] | None = None,
+    ) -> bool:
         try:
-            await self._wire.ask(name, lambda: effect(self._subscription, sequence, *more))
+            await self._wire.ask(name, lambda: effect(self._subscription, sequence, *more), admit=admit)
+        except _TooLate:
+            return False
         except Unavailable:
             self._log.warning("mail_request_lost", request=name)
             return False
