@@ -2,6 +2,7 @@
 """The bare client library: what every figure is measured beside."""
 
 import asyncio
+from collections.abc import Sequence
 
 import nats
 from nats.aio.client import Client
@@ -11,55 +12,66 @@ from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
 
-async def stream_messages(js: JetStreamContext, stream: str) -> int:
-    """How many messages a stream holds."""
-    return (await js.stream_info(stream)).state.messages
+async def until_empty(js: JetStreamContext, stream: str) -> None:
+    """Wait until a stream holds no message. Called when all has been handled, so that asking costs nobody's time."""
+    while (await js.stream_info(stream)).state.messages:
+        await asyncio.sleep(0.002)
+
+
+async def open_inboxes(url: str, stream: str, count: int) -> tuple[Client, JetStreamContext]:
+    """A stream like that of inboxes with durables `c0`, `c1` .., each on its own subject `{stream}.{number}`."""
+    client = await nats.connect(url)
+    js = client.jetstream()
+    await js.add_stream(StreamConfig(stream, subjects=[f"{stream}.*"], retention=RetentionPolicy.INTEREST))
+    for number in range(count):
+        await js.add_consumer(stream, inbox(f"c{number}", f"{stream}.{number}"))
+    return client, js
+
+
+def inbox(name: str, subject: str) -> ConsumerConfig:
+    """A durable with the settings of an inbox."""
+    return ConsumerConfig(
+        durable_name=name,
+        filter_subject=subject,
+        ack_policy=AckPolicy.EXPLICIT,
+        ack_wait=45,
+        max_deliver=-1,
+        max_ack_pending=10_000,
+    )
 
 
 class BareWorkers:
     """One loop a seat: fetch one, read a key, write a key, ack with a confirmed answer."""
 
-    def __init__(self, client: Client, js: JetStreamContext, ledger: KeyValue, seats: int, messages: int) -> None:
+    def __init__(self, client: Client, js: JetStreamContext, ledger: KeyValue, seats: int) -> None:
         self._client = client
         self._js = js
         self._ledger = ledger
         self._seats = seats
-        self._messages = messages
         self._done = 0
+        self._pulls: list[JetStreamContext.PullSubscription] = []
 
     @classmethod
-    async def open(cls, url: str, seats: int, messages: int) -> "BareWorkers":
-        client = await nats.connect(url)
-        js = client.jetstream()
-        await js.add_stream(StreamConfig("BARE", subjects=["bare.*"], retention=RetentionPolicy.INTEREST))
-        ledger = await js.create_key_value(bucket="bare_ledger")
+    async def open(cls, url: str, seats: int) -> "BareWorkers":
+        client, js = await open_inboxes(url, "BARE", seats)
+        workers = cls(client, js, await js.create_key_value(bucket="bare_ledger"), seats)
         for number in range(seats):
-            await js.add_consumer(
-                "BARE",
-                ConsumerConfig(
-                    durable_name=f"c{number}",
-                    filter_subject=f"bare.{number}",
-                    ack_policy=AckPolicy.EXPLICIT,
-                    ack_wait=45,
-                    max_ack_pending=1000,
-                ),
-            )
-        return cls(client, js, ledger, seats, messages)
+            workers._pulls.append(await js.pull_subscribe_bind(consumer=f"c{number}", stream="BARE"))
+        return workers
 
-    async def fill(self) -> None:
-        for _ in range(self._messages):
-            await asyncio.gather(*(self._js.publish(f"bare.{n}", b"x" * 200) for n in range(self._seats)))
+    async def fill(self, bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            await asyncio.gather(*(self._js.publish(f"BARE.{n}", body) for n in range(self._seats)))
 
-    async def drain(self) -> None:
-        await asyncio.gather(*(self._work(number) for number in range(self._seats)))
+    async def drain(self, messages: int) -> None:
+        await asyncio.gather(*(self._work(number, messages) for number in range(self._seats)))
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _work(self, number: int) -> None:
-        subscription = await self._js.pull_subscribe_bind(consumer=f"c{number}", stream="BARE")
-        for _ in range(self._messages):
-            (message,) = await subscription.fetch(1, timeout=30)
+    async def _work(self, number: int, messages: int) -> None:
+        for _ in range(messages):
+            (message,) = await self._pulls[number].fetch(1, timeout=30)
             self._done += 1
             key = f"seat-{number}.{self._done}"
             try:
@@ -67,4 +79,3 @@ class BareWorkers:
             except KeyNotFoundError:
                 await self._ledger.create(key, b"done")
             await message.ack_sync()
-        await subscription.unsubscribe()
