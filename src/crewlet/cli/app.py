@@ -2,7 +2,7 @@
 
 import typer
 
-from crewlet.cli import demo, init, node, seat, sim, status, up, validate, version
+from crewlet.cli import demo, init, node, plan, seat, sim, status, up, validate, version
 
 app = typer.Typer(
     name="crewlet",
@@ -26,6 +26,7 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 
 app.command("init")(init.init)
 app.command("validate")(validate.validate)
+app.command("plan")(plan.plan)
 app.command("up")(up.up)
 app.add_typer(node.app, name="node")
 app.command("status")(status.status)

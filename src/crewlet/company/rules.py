@@ -28,6 +28,18 @@ def is_node_id(text: str) -> bool:
     return _NODE_ID.fullmatch(text) is not None
 
 
+def label_key_remedy(text: str) -> str:
+    """What to do about a text that cannot be a label's key; "" for one that can."""
+    if not text or len(text.encode(errors="replace")) > MAX_LABEL_KEY_BYTES or any(char.isspace() for char in text):
+        return f"use 1 to {MAX_LABEL_KEY_BYTES} bytes without spaces"
+    return "" if text.isprintable() else "remove the control characters"
+
+
+def is_label_value(text: str) -> bool:
+    """Whether a text can be a label's value."""
+    return text.isprintable() and len(text.encode()) <= MAX_LABEL_VALUE_BYTES
+
+
 def read_handle(field: Field) -> str:
     """A handle.
 
@@ -66,14 +78,12 @@ def read_labels(field: Field) -> Mapping[str, str]:
     lines: dict[str, int] = {}
     for raw, value in field.pairs():
         key = raw.strip()
-        if not key or len(key.encode()) > MAX_LABEL_KEY_BYTES or any(char.isspace() for char in key):
-            value.refuse(f"{raw!r} cannot be a label key", f"use 1 to {MAX_LABEL_KEY_BYTES} bytes without spaces")
-        if not key.isprintable():
-            value.refuse(f"{raw!r} cannot be a label key", "remove the control characters")
+        if remedy := label_key_remedy(key):
+            value.refuse(f"{raw!r} cannot be a label key", remedy)
         if key in labels:
             value.refuse(f"the label {key!r} is here twice (first on line {lines[key]})", "keep one of them")
         text = value.text().strip()
-        if len(text.encode()) > MAX_LABEL_VALUE_BYTES or not (text.isprintable() or not text):
+        if not is_label_value(text):
             value.refuse("this label value is too long or has control characters", "write a short plain text")
         labels[key], lines[key] = text, value.line
     return dict(sorted(labels.items()))

@@ -6,10 +6,14 @@ their leases, and they are charged before anything else.
 """
 
 from collections.abc import Callable, Collection
-from typing import Literal
+from typing import Final, Literal
 
 from crewlet.company.model import Placement
 from crewlet.seats.placement import Plan
+
+SWEEP_INTERVAL_S: Final = 5.0
+CLAIMS_PER_SWEEP: Final = 4
+RELEASES_PER_SWEEP: Final = 2
 
 UnwantedReason = Literal["unserviceable", "role_gone", "placement"]
 

@@ -14,6 +14,7 @@ from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
 from crewlet.ports.term import Term
 from crewlet.seats import admission
+from crewlet.seats.allotment import CLAIMS_PER_SWEEP, RELEASES_PER_SWEEP, SWEEP_INTERVAL_S
 from crewlet.seats.allowance import Allowance
 from crewlet.seats.lease import ClaimResult
 from crewlet.seats.leases import LeaseStore
@@ -45,10 +46,10 @@ class HostConfig:
     owner: str
     roles: frozenset[str]
     labels: Mapping[str, str]
-    sweep_interval_s: float = 5.0
+    sweep_interval_s: float = SWEEP_INTERVAL_S
     heartbeat_s: float | None = None
-    claims_per_sweep: int = 4
-    releases_per_sweep: int = 2
+    claims_per_sweep: int = CLAIMS_PER_SWEEP
+    releases_per_sweep: int = RELEASES_PER_SWEEP
     handoff_wait_s: float = 600.0
 
     def __post_init__(self) -> None:
