@@ -136,20 +136,17 @@ class NatsSignals(Signals):
 
     async def _listen(self, subject: str, take: Take) -> Forget:
         self._require_live()
-        is_wanted = True
 
-        def take_if_wanted(subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-            if is_wanted and not self._is_stopped:
+        def take_while_live(subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+            if not self._is_stopped:
                 take(subject, reply, data, headers)
 
         try:
-            listening = await self._link.listen(subject, take_if_wanted)
+            listening = await self._link.listen(subject, take_while_live)
         except errors.Error as error:
             raise NotLive("the connection to the broker is closed") from error
 
         async def forget() -> None:
-            nonlocal is_wanted
-            is_wanted = False
             with contextlib.suppress(errors.Error, OSError):
                 await self._link.unlisten(listening)
 
