@@ -1,15 +1,20 @@
 """The mailboxes of a company: made by every node for every seat, before anybody can write to one.
 
 A message published where no subscription exists is gone, and the node that will serve a seat may not be this one, so
-a mailbox is a fact of the company and not of a node's share.
+a mailbox is a fact of the company and not of a node's share. Each is registered first, so that it can still be found
+once its seat has left. A registry that does not answer stops no mailbox from being made.
 """
 
 import asyncio
 from collections.abc import Iterable
+from typing import assert_never
 
 import structlog
 
 from crewlet.mail import topics
+from crewlet.mail.registry import MailboxRecord, MailboxRegistry, Register
+from crewlet.mail.retirement import may_take_over
+from crewlet.ports.cells import Done, Refused, Unknown
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail, Subscription
@@ -17,39 +22,53 @@ from crewlet.ports.mail import Mail, Subscription
 _log = structlog.get_logger()
 
 _SIDE_BY_SIDE = 32
+_ROUNDS = 16
 
 
 class Mailboxes:
-    """Makes mailboxes, and says so when it cannot."""
+    """Makes mailboxes, and says so when it cannot.
 
-    def __init__(self, mail: Mail, clock: Clock, *, alarm_after_s: float) -> None:
+    Args:
+        registry: None where none could be had: mailboxes are made all the same.
+    """
+
+    def __init__(
+        self, mail: Mail, clock: Clock, *, alarm_after_s: float, registry: MailboxRegistry | None = None
+    ) -> None:
         self._mail = mail
         self._clock = clock
         self._alarm_after_s = alarm_after_s
+        self._registry = registry
 
     async def ensure(self, handles: Iterable[str]) -> int:
-        """Make what is missing of these seats' mailboxes; returns how many subscriptions were made.
+        """Register and make what is missing of these seats' mailboxes; returns how many subscriptions were made.
 
         Raises:
-            Unavailable: some could not be made; all the others were tried. A further call makes the rest.
+            Unavailable: some could not be made, or are being retired at this moment; all the others were tried. A
+                further call makes the rest.
         """
-        wanted = [subscription for handle in handles for subscription in topics.mailbox(handle)]
-        present = set(await self._mail.list_subscriptions(topics.ALL_MAILBOXES))
-        missing = [subscription for subscription in wanted if subscription not in present]
+        handles = list(dict.fromkeys(handles))
+        register = await self._register_now()
+        present = frozenset(await self._mail.list_subscriptions(topics.ALL_MAILBOXES))
         gate = asyncio.Semaphore(_SIDE_BY_SIDE)
 
-        async def one(subscription: Subscription) -> bool:
+        async def one(handle: str, missing: list[Subscription]) -> int:
             async with gate:
-                return await self._mail.ensure_subscription(subscription)
+                return await self._make(handle, missing, register)
 
-        answers = await asyncio.gather(*(one(each) for each in missing), return_exceptions=True)
+        work: list[tuple[str, list[Subscription]]] = []
+        for handle in handles:
+            missing = [subscription for subscription in topics.mailbox(handle) if subscription not in present]
+            if missing or not _is_settled(handle, register):
+                work.append((handle, missing))
+        answers = await asyncio.gather(*(one(*each) for each in work), return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         for failure in failures:
             if not isinstance(failure, Unavailable):
                 raise failure
         if failures:
-            raise Unavailable(f"{len(failures)} of {len(missing)} mailboxes could not be made: {failures[0]}")
-        return sum(answer is True for answer in answers)
+            raise Unavailable(f"{len(failures)} of {len(handles)} mailboxes could not be made: {failures[0]}")
+        return sum(answer for answer in answers if not isinstance(answer, BaseException))
 
     async def ensure_until_made(self, handles: Iterable[str]) -> int:
         """Keep trying until every mailbox is there. One alarm once it has failed for a lease TTL, then one a TTL."""
@@ -65,3 +84,92 @@ class Mailboxes:
                     alarm_at = self._clock.elapsed() + self._alarm_after_s
                 await self._clock.sleep(pause_s)
                 pause_s = min(pause_s * 2, 5.0)
+
+    async def restore(self, handle: str) -> int:
+        """Make what is missing of one mailbox, whatever its record says; returns how many subscriptions were made.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        return sum([await self._mail.ensure_subscription(subscription) for subscription in topics.mailbox(handle)])
+
+    async def _register_now(self) -> Register | None:
+        """The registry's content, or None when it cannot be had."""
+        if self._registry is None:
+            return None
+        try:
+            return await self._registry.list()
+        except Unavailable as error:
+            _log.warning("seat_mailbox_registry_unavailable", error=str(error))
+            return None
+
+    async def _make(self, handle: str, missing: list[Subscription], register: Register | None) -> int:
+        """Register one seat, then make its mailbox.
+
+        What the broker listed is old where the record tells of an absence: every subscription is asked for then.
+        """
+        if self._registry is None or register is None or _is_settled(handle, register):
+            if self._registry is not None and register is None:
+                _log.warning("seat_mailbox_unregistered", seat=handle, error="the registry does not answer")
+            return sum([await self._mail.ensure_subscription(subscription) for subscription in missing])
+        doubt = await self._settle(handle, register.records.get(handle), self._registry)
+        made = await self.restore(handle)
+        if doubt is not None:
+            raise doubt
+        return made
+
+    async def _settle(self, handle: str, record: MailboxRecord | None, registry: MailboxRegistry) -> Unavailable | None:
+        """Bring a seat's record to say that the seat is in the company.
+
+        Returns:
+            None, or why it may still say otherwise: the mailbox is made all the same, and all of it tried again.
+
+        Raises:
+            Unavailable: the mailbox is being retired, as far as is known. It is not made meanwhile.
+        """
+        try:
+            for _ in range(_ROUNDS):
+                if record is None:
+                    result = await registry.create(handle)
+                elif record.is_clean:
+                    return None
+                elif record.retiring_since is None or may_take_over(record, await registry.now()):
+                    result = await registry.update(record.returned())
+                else:
+                    raise Unavailable(f"the mailbox of {handle} is being retired, and made anew after that")
+                match result:
+                    case Done():
+                        _tell(handle, record)
+                        return None
+                    case Refused():
+                        record = await registry.get(handle)
+                    case Unknown(reason):
+                        raise Unavailable(f"the mailbox record of {handle} is undecided: {reason}")
+                    case _:
+                        assert_never(result)
+            raise Unavailable(f"the mailbox record of {handle} was overtaken {_ROUNDS} times")
+        except Unavailable as error:
+            if record is None:
+                # The next sweep registers it; a seat without a mailbox would be worse.
+                _log.warning("seat_mailbox_unregistered", seat=handle, error=str(error))
+                return None
+            if record.retiring_since is not None:
+                raise
+            return error
+
+
+def _is_settled(handle: str, register: Register | None) -> bool:
+    """Whether nothing has to be written for a seat. Nothing is written over a record that cannot be read."""
+    if register is None or handle in register.unreadable:
+        return True
+    record = register.records.get(handle)
+    return record is not None and record.is_clean
+
+
+def _tell(handle: str, before: MailboxRecord | None) -> None:
+    if before is None:
+        return
+    if before.retiring_since is not None:
+        _log.warning("seat_mailbox_retirement_taken_over", seat=handle, retiring_by=before.retiring_by)
+    else:
+        _log.info("seat_mailbox_returned", seat=handle, absent_since=str(before.absent_since))

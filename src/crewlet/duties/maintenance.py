@@ -1,0 +1,59 @@
+"""The duty `maintenance`: retires the mailboxes of removed seats, and forgets what the store keeps of removed keys."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from crewlet.duties.frame import Duty
+from crewlet.duties.retiring import MailboxSweep
+from crewlet.ports.cells import Cells
+from crewlet.ports.errors import Unavailable
+
+EVERY_S = 15 * 60.0
+MARKERS_KEPT_S = 3 * 3600.0
+"""As long as the longest lease of a duty: nothing that might still be settled is that old."""
+
+_log = structlog.get_logger()
+
+
+class Maintenance:
+    """One tick after the other.
+
+    Args:
+        sweep: of the mailboxes.
+        ageless: the shared buckets that keep their records for ever, markers of removed ones included.
+    """
+
+    def __init__(self, sweep: MailboxSweep, ageless: Sequence[Cells]) -> None:
+        self._sweep = sweep
+        self._ageless = ageless
+
+    def duty(self) -> Duty:
+        purpose = "retires the mailboxes of removed seats; purges the markers of removed records"
+        return Duty("maintenance", purpose, EVERY_S, 3 * EVERY_S, self.tick)
+
+    async def tick(self) -> str:
+        """Do both; one that fails does not keep the other.
+
+        Raises:
+            Unavailable: some of it could not be done.
+        """
+        done: list[str] = []
+        failed: list[str] = []
+        try:
+            report = await self._sweep.sweep()
+            done.append(report.line())
+            failed += report.errors
+        except Unavailable as error:
+            failed.append(f"mailboxes: {error}")
+        for cells in self._ageless:
+            try:
+                if purged := await cells.purge_markers(MARKERS_KEPT_S):
+                    _log.info("removal_markers_purged", bucket=cells.name, markers=purged)
+                    done.append(f"{purged} markers purged from {cells.name}")
+            except Unavailable as error:
+                failed.append(f"markers of {cells.name}: {error}")
+        did = ", ".join(filter(None, done))
+        if failed:
+            raise Unavailable("; ".join([*failed, *([f"done: {did}"] if did else [])]))
+        return did

@@ -1,0 +1,116 @@
+"""A company's mailboxes, their registry and the seats' leases over faulty twins, in virtual time."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from crewlet.adapters.local.cells import LocalCells
+from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.duties.retiring import MailboxSweep, Report
+from crewlet.mail import topics
+from crewlet.mail.mailboxes import Mailboxes
+from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRecord, MailboxRegistry
+from crewlet.mail.retirement import GRACE_S
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import Backlog, Subscription
+from crewlet.seats.lease import Granted, seat_resource
+from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
+from crewlet.testing.faults import FaultyCells
+from crewlet.testing.twins.mail import TwinMail
+from crewlet.testing.twins.mailbroker import TwinBroker
+from crewlet.testing.virtual import VirtualClock
+
+TTL_S = 45.0
+
+
+class Office:
+    """One store and one broker. `roster` is the company in force; `None` says that there is no revision."""
+
+    def __init__(self, *seats: str) -> None:
+        self.clock = VirtualClock()
+        self.roster: frozenset[str] | None = frozenset(seats)
+        self.roster_problem: Exception | None = None
+        self.before: Callable[[str], Awaitable[None]] | None = None
+        """Called with the name of each request to the broker, before it takes effect."""
+        self.mail = TwinMail(TwinBroker(self.clock, ack_window_s=TTL_S), clock=self.clock, fault=self._fault)
+
+    async def open(self) -> "Office":
+        store = LocalCells(self.clock)
+        self.cells = FaultyCells(await store.open(MAILBOXES_BUCKET), sleep=self.clock.sleep)
+        self.lease_cells = FaultyCells(await store.open(leases_bucket(TTL_S)), sleep=self.clock.sleep)
+        self.epochs = await store.open(EPOCHS_BUCKET)
+        self.registry = MailboxRegistry(self.cells)
+        self.leases = LeaseStore(self.lease_cells, self.epochs, clock=self.clock, entropy=SystemEntropy())
+        self.mailboxes = Mailboxes(self.mail, self.clock, alarm_after_s=TTL_S, registry=self.registry)
+        await self.mail.start()
+        return self
+
+    def sweeper(self, node_id: str = "n1", *, grace_s: float = GRACE_S) -> MailboxSweep:
+        return MailboxSweep(
+            self.registry,
+            self.mailboxes,
+            self.mail,
+            self.leases,
+            self._roster,
+            node_id=node_id,
+            clock=self.clock,
+            entropy=SystemEntropy(),
+            grace_s=grace_s,
+        )
+
+    async def sweep(self) -> Report:
+        return await self.sweeper().sweep()
+
+    async def remove(self, *seats: str) -> None:
+        """Take seats out of the company and let a sweep see it."""
+        assert self.roster is not None
+        self.roster -= set(seats)
+        await self.sweep()
+
+    def add(self, *seats: str) -> None:
+        assert self.roster is not None
+        self.roster |= set(seats)
+
+    async def claim(self, handle: str, owner: str = "n9:1") -> bool:
+        """Claim a seat as a node does."""
+        return isinstance(await self.leases.claim(seat_resource(handle), owner, gated=True), Granted)
+
+    async def release(self, handle: str, owner: str = "n9:1") -> None:
+        lease = await self.leases.get(seat_resource(handle))
+        assert lease is not None and await self.leases.release(lease.resource, owner, lease.epoch)
+
+    async def record(self, handle: str) -> MailboxRecord | None:
+        return await self.registry.get(handle)
+
+    async def there(self, handle: str) -> list[str]:
+        """Which of a seat's subscriptions the broker has, by the last part of their topics."""
+        found = [one for one in topics.mailbox(handle) if await self.waiting(one) is not None]
+        return [one.topic.rpartition(".")[2] for one in found]
+
+    async def waiting(self, subscription: Subscription) -> Backlog | None:
+        before, self.before = self.before, None
+        try:
+            return await self.mail.waiting(subscription)
+        finally:
+            self.before = before
+
+    async def now(self) -> datetime:
+        return (await self.cells.mark()).store_now
+
+    async def _roster(self) -> frozenset[str] | None:
+        if self.roster_problem is not None:
+            raise self.roster_problem
+        return self.roster
+
+    async def _fault(self, request: str) -> None:
+        if self.before is not None:
+            await self.before(request)
+
+
+def refusing(*requests: str) -> Callable[[str], Awaitable[None]]:
+    """For `Office.before`: these requests get no answer."""
+
+    async def refuse(request: str) -> None:
+        if request in requests:
+            raise Unavailable(f"{request} is not answered")
+
+    return refuse
