@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from crewlet.adapters.local.cells import LocalCells
+from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.mail import NatsMail
@@ -16,6 +18,7 @@ from crewlet.adapters.nats.streams import stream_of
 from crewlet.adapters.nats.translate import ApiError, parse_headers
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.ports.cells import BucketSpec, Cells
 from crewlet.ports.clock import Clock
 from crewlet.ports.mail import Ack, BatchOptions, Delivery, Outcome, Subscription
 from crewlet.testing.contracts.mailworld import DeadLetter, LiveMail, until, until_backlog
@@ -32,6 +35,7 @@ class TwinWorld:
         self.ceiling = 1_048_576
         self.broker = TwinBroker(self.clock, ack_window_s=ack_window_s, delivery_budget=delivery_budget)
         self.clients: list[TwinMail] = []
+        self.store = LocalCells(self.clock)
 
     def topic(self, name: str) -> str:
         return f"crewlet.agent.t.{name}"
@@ -42,6 +46,9 @@ class TwinWorld:
         if is_started:
             await mail.start()
         return mail
+
+    async def cells(self, spec: BucketSpec) -> Cells:
+        return await self.store.open(spec)
 
     async def kept(self, topic: str) -> int:
         return len(self.broker.retained(topic))
@@ -97,6 +104,9 @@ class NatsWorld:
             await mail.start()
             self._stack.push_async_callback(mail.stop)
         return mail
+
+    async def cells(self, spec: BucketSpec) -> Cells:
+        return await NatsCells(self.connections[0], entropy=self.entropy).open(spec)
 
     async def kept(self, topic: str) -> int:
         body = {"subjects_filter": topic}

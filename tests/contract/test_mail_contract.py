@@ -12,6 +12,7 @@ from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts import mail as contract
 from crewlet.testing.contracts import mailattachments as attachments
 from crewlet.testing.contracts import mailbatches as batches
+from crewlet.testing.contracts import maildead as dead
 from crewlet.testing.contracts import mailholds as holds
 from crewlet.testing.contracts import mailsubscriptions as subscriptions
 from crewlet.testing.contracts.mailworld import MakeWorld
@@ -257,3 +258,28 @@ def test_after_a_detach_no_pull_is_open(run: Run) -> None:
 
 def test_a_redelivery_of_what_is_in_hand_starts_nothing(run: Run) -> None:
     run(batches.a_redelivery_of_what_is_in_hand_starts_nothing)
+
+
+@pytest.mark.proves("QU-03")
+def test_a_dead_letter_tells_who_had_it_and_why_it_came_back(run: Run) -> None:
+    run(dead.a_dead_letter_tells_who_had_it_and_why_it_came_back)
+
+
+def test_a_message_whose_readers_died_is_buried_unrun_with_their_names(run: Run) -> None:
+    run(dead.a_message_whose_readers_died_is_buried_unrun_with_their_names)
+
+
+def test_a_first_delivery_is_never_noted(run: Run) -> None:
+    run(dead.a_first_delivery_is_never_noted)
+
+
+def test_dead_letters_are_listed_in_pages_and_leave_by_name(run: Run) -> None:
+    run(dead.dead_letters_are_listed_in_pages_and_leave_by_name)
+
+
+def test_a_message_is_found_for_as_long_as_it_is_not_settled(run: Run) -> None:
+    run(dead.a_message_is_found_for_as_long_as_it_is_not_settled)
+
+
+def test_a_replay_is_no_repeat_of_what_it_replays(run: Run) -> None:
+    run(dead.a_replay_is_no_repeat_of_what_it_replays)

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from crewlet.ports.cells import BucketSpec, Cells
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Ack, Backlog, Delivery, Mail, Outcome, Subscription
@@ -50,6 +51,10 @@ class MailWorld(Protocol):
 
     async def client(self, *, is_started: bool = True) -> LiveMail:
         """One more node's mail."""
+        ...
+
+    async def cells(self, spec: BucketSpec) -> Cells:
+        """A bucket beside the mail."""
         ...
 
     async def kept(self, topic: str) -> int:
