@@ -11,11 +11,16 @@ class Placement:
 
     Attributes:
         node: the id of the one node that may, or None.
-        labels: pairs that a node must all carry, sorted by key. An empty value asks for the key with an empty value.
+        labels: pairs that a node must all carry, kept sorted, so that the same labels in another order are the same
+            placement. An empty value asks for the key with an empty value.
     """
 
     node: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.labels) > 1:
+            object.__setattr__(self, "labels", tuple(sorted(self.labels)))
 
     @property
     def is_anywhere(self) -> bool:

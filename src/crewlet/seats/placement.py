@@ -7,6 +7,7 @@ it, rounded up, and bounds that group alone: there is no total beside the shares
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import msgspec
 
@@ -138,19 +139,17 @@ class _PlacingNodes:
 
 
 def _members(seats: Sequence[Seat]) -> Iterator[tuple[Placement, list[str]]]:
-    """The handles of each group. The same labels in another order are one placement."""
+    """The handles of each group."""
     # Plain tuples as keys: a placement's own hash and equality are not the interpreter's, and this runs once a seat.
     members: dict[tuple[str | None, tuple[tuple[str, str], ...]], list[str]] = {}
     placements: list[Placement] = []
     for seat in seats:
         placement = seat.placement
-        node, labels = placement.node, placement.labels
-        if len(labels) > 1 and (ordered := tuple(sorted(labels))) != labels:
-            placement, labels = Placement(node, ordered), ordered
-        handles = members.get((node, labels))
+        key = placement.node, placement.labels
+        handles = members.get(key)
         if handles is None:
             placements.append(placement)
-            members[node, labels] = [seat.handle]
+            members[key] = [seat.handle]
         else:
             handles.append(seat.handle)
     return zip(placements, members.values(), strict=True)
@@ -169,5 +168,7 @@ def _seats_of(groups: Sequence[Group], seats: Sequence[Seat]) -> tuple[Seat, ...
 
 
 def _ordered(groups: Sequence[Group]) -> tuple[Group, ...]:
-    # sorted() is stable, so what ties keeps the order of the document.
-    return tuple(sorted(groups, key=lambda group: (group.nodes, group.placement.is_anywhere)))
+    # sorted() is stable, so what ties keeps the order of the document, and the group without a placement is last.
+    placed = [group for group in groups if not group.placement.is_anywhere]
+    anywhere = [group for group in groups if group.placement.is_anywhere]
+    return tuple(sorted(placed + anywhere, key=attrgetter("nodes")))
