@@ -54,7 +54,7 @@ class _World:
         await asyncio.sleep(seconds)
 
 
-@pytest.mark.parametrize("line", [Line(), Line(jitter_s=0.2, late=0.2, late_s=0.4)], ids=["good line", "slow line"])
+@pytest.mark.parametrize("line", [Line(), Line(jitter_s=0.04, late=0.2, late_s=0.15)], ids=["good line", "slow line"])
 @pytest.mark.parametrize("name", [name for name in dir(CellsContract) if name.startswith("test_")])
 def test_the_simulated_store_keeps_the_contract(name: str, line: Line) -> None:
     loop = SimLoop()

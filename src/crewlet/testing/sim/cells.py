@@ -95,6 +95,7 @@ class SimBucket:
         self.held: dict[str, _Held] = {}
         self.watchers: list[Watcher] = []
         self._last_revision = 0
+        self._max_age_s = spec.max_age_s
         self._answers: dict[str, WriteResult] = {}
 
     def read(self, key: str) -> Entry | None:
@@ -136,6 +137,10 @@ class SimBucket:
         present = sorted((entry for entry in live if entry is not None), key=lambda entry: entry.revision)
         return present, self._last_revision
 
+    def forget(self, wire: Wire) -> None:
+        """A connection is gone for good, and whoever watched over it."""
+        self.watchers = [watcher for watcher in self.watchers if watcher.wire is not wire]
+
     def break_watches(self) -> None:
         for watcher in self.watchers:
             watcher.break_off()
@@ -150,7 +155,6 @@ class SimBucket:
             self.held[key] = _Held(entry, self._dies_at(ttl_s))
             event = Put(entry)
         self._store.observer.wrote(self.spec.name, key, value, revision)
-        self.watchers = [watcher for watcher in self.watchers if watcher.is_wanted]
         for watcher in self.watchers:
             watcher.tell(key, revision, event)
 
@@ -164,11 +168,12 @@ class SimBucket:
         return held.entry
 
     def _dies_at(self, ttl_s: float | None) -> float:
-        ages = [age for age in (ttl_s, self.spec.max_age_s) if age is not None]
-        if not ages:
+        age_s = self._max_age_s
+        if ttl_s is not None:
+            age_s = ttl_s if age_s is None else min(ttl_s, age_s)
+        if age_s is None:
             return math.inf
-        lateness_s = self._store.lateness_s * self._store.dice.random()
-        return asyncio.get_running_loop().time() + min(ages) + lateness_s
+        return asyncio.get_running_loop().time() + age_s + self._store.lateness_s * self._store.dice.random()
 
 
 class SimCellStore(CellStore):
@@ -264,7 +269,7 @@ class SimCells(Cells):
         try:
             yield watcher
         finally:
-            watcher.is_wanted = False
+            watcher.stop()
 
     async def _write(self, key: str, value: bytes | None, expect: int | None, ttl_s: float | None) -> WriteResult:
         write_id = self._make_id()
@@ -291,24 +296,28 @@ class Watcher(AsyncIterator[WatchEvent]):
 
     def __init__(self, bucket: SimBucket, wire: Wire, prefix: str) -> None:
         self._bucket = bucket
-        self._wire = wire
+        self.wire = wire
         self._prefix = prefix
         self._events: deque[WatchEvent] = deque()
         self._early: list[tuple[int, WatchEvent]] = []
         self._is_filling = False
         self._arrived = asyncio.Event()
         self._is_broken = False
-        self.is_wanted = True
 
     async def start(self) -> None:
         await self._fill(is_reset=False)
+
+    def stop(self) -> None:
+        """Nobody looks any more."""
+        if self in self._bucket.watchers:
+            self._bucket.watchers.remove(self)
 
     def tell(self, key: str, revision: int, event: WatchEvent) -> None:
         """The bucket has changed. Called at the broker."""
         if (
             not self._is_broken
             and key.startswith(self._prefix)
-            and not self._wire.push(lambda: self._take(revision, event))
+            and not self.wire.push(lambda: self._take(revision, event))
         ):
             self.break_off()
 
@@ -316,7 +325,7 @@ class Watcher(AsyncIterator[WatchEvent]):
         """Nothing more comes until it has started over."""
         if not self._is_broken:
             self._is_broken = True
-            self._wire.notice_silence(self._arrived.set)
+            self.wire.notice_silence(self._arrived.set)
 
     async def __anext__(self) -> WatchEvent:
         while not self._events:
@@ -339,7 +348,7 @@ class Watcher(AsyncIterator[WatchEvent]):
 
     async def _fill(self, *, is_reset: bool) -> None:
         self._is_filling, self._early = True, []
-        entries, revision = await self._wire.ask(self._bucket.spec.name, self._begin, budget_s=BUDGET_S, try_s=TRY_S)
+        entries, revision = await self.wire.ask(self._bucket.spec.name, self._begin, budget_s=BUDGET_S, try_s=TRY_S)
         self._events.clear()
         self._events.extend(Put(entry) for entry in entries)
         self._events.append(Level(is_reset=is_reset))

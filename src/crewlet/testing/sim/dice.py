@@ -16,15 +16,13 @@ class Dice:
     def __init__(self, seed: int, name: str) -> None:
         digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
         self._random = Random(int.from_bytes(digest[:8], "big"))
-
-    def random(self) -> float:
-        return self._random.random()
+        self.random = self._random.random
 
     def bits(self, count: int) -> int:
         return self._random.getrandbits(count)
 
     def chance(self, probability: float) -> bool:
-        return self._random.random() < probability
+        return self.random() < probability
 
     def between(self, low: float, high: float) -> float:
         return low + (high - low) * self._random.random()

@@ -3,11 +3,12 @@
 import asyncio
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
+
+_TOGETHER = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened.
 
     Attributes:
@@ -33,13 +34,16 @@ class History:
 
     def __init__(self, *, kept: int = 100_000) -> None:
         self._digest = hashlib.sha256()
+        self._undigested: list[str] = []
         self._kept = kept
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()
 
     def note(self, kind: str, *facts: object) -> None:
         event = Event(asyncio.get_running_loop().time(), kind, tuple(map(str, facts)))
-        self._digest.update(f"{event.at:.9f}|{kind}|{'|'.join(event.facts)}\n".encode())
+        self._undigested.append(f"{event.at!r}|{kind}|{'|'.join(event.facts)}\n")
+        if len(self._undigested) == _TOGETHER:
+            self._digest_now()
         self.counts[kind] += 1
         self.events.append(event)
         if len(self.events) > 2 * self._kept:
@@ -47,4 +51,9 @@ class History:
 
     @property
     def hash(self) -> str:
+        self._digest_now()
         return self._digest.hexdigest()[:16]
+
+    def _digest_now(self) -> None:
+        self._digest.update("".join(self._undigested).encode())
+        self._undigested.clear()

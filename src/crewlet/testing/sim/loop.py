@@ -12,11 +12,13 @@ import enum
 import heapq
 import warnings
 from collections import deque
-from collections.abc import Callable
-from contextvars import Context, ContextVar
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
 
 from crewlet.testing.virtual import Stuck, VirtualLoop
+
+T = TypeVar("T")
 
 
 class State(enum.Enum):
@@ -30,47 +32,54 @@ class State(enum.Enum):
 class Process:
     """One simulated process. `name` tells incarnations apart."""
 
-    __slots__ = ("name", "queued", "state", "thawed_at")
+    __slots__ = ("is_running", "name", "queued", "state", "thawed_at")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = State.RUNNING
+        self.is_running = True
         self.queued: list[_Handle] = []
         self.thawed_at = 0.0
 
-    @property
-    def is_running(self) -> bool:
-        return self.state is State.RUNNING
+    def turn(self, state: State) -> None:
+        self.state, self.is_running = state, state is State.RUNNING
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
 
 
-class _Soon(asyncio.Handle):
-    __slots__ = ("process",)
+class _Handle(asyncio.TimerHandle):
+    """A callback, due at once or later. It sets only what this loop uses: making handles is half of a loop's work."""
+
+    __slots__ = ("is_timer", "process")
 
     # Of the base class, which its stubs do not tell of.
     _cancelled: bool
-
-    def __init__(self, callback: Callable[..., object], args: Any, loop: "SimLoop", context: Context | None) -> None:
-        super().__init__(callback, args, loop, context)
-        self.process = PROCESS.get() if context is None else context.get(PROCESS)
-
-
-class _Timer(asyncio.TimerHandle):
-    __slots__ = ("process",)
-
-    _cancelled: bool
-    _scheduled: bool
+    _callback: Callable[..., object] | None
+    _args: Any
+    _context: Context
+    _loop: "SimLoop"
+    _when: float
 
     def __init__(
         self, when: float, callback: Callable[..., object], args: Any, loop: "SimLoop", context: Context | None
     ) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self.process = PROCESS.get() if context is None else context.get(PROCESS)
+        if context is None:
+            self._context, self.process = copy_context(), PROCESS.get()
+        else:
+            self._context, self.process = context, context.get(PROCESS)
+        self._when, self._callback, self._args, self._loop = when, callback, args, loop
+        self._cancelled = self.is_timer = False
 
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback = self._args = None
+            if self.is_timer:
+                self._loop.timers_cancelled += 1
 
-_Handle = _Soon | _Timer
+    def __repr__(self) -> str:
+        return f"<simulated callback {self._callback!r}>"
 
 
 class SimLoop(VirtualLoop):
@@ -79,20 +88,20 @@ class SimLoop(VirtualLoop):
     # Of the base class, which its stubs do not tell of.
     _ready: deque[_Handle]
     _stopping: bool
-    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
         self._serial = 0
         # Due at, serial number, timer: those due together fire in the order they were set, on every Python.
-        self._timed: list[tuple[float, int, _Timer]] = []
+        self._timed: list[tuple[float, int, _Handle]] = []
         self._kept: list[object] = []
+        self.timers_cancelled = 0
         self.callbacks = 0
 
     def freeze(self, process: Process) -> None:
         """Stop a running process where it stands."""
-        if process.state is State.RUNNING:
-            process.state = State.FROZEN
+        if process.is_running:
+            process.turn(State.FROZEN)
 
     def thaw(self, process: Process, *, timers_first: bool) -> None:
         """Let a frozen process go on: what became due meanwhile runs now.
@@ -102,9 +111,10 @@ class SimLoop(VirtualLoop):
         """
         if process.state is not State.FROZEN:
             return
-        process.state, process.thawed_at = State.RUNNING, self.time()
+        process.turn(State.RUNNING)
+        process.thawed_at = self.time()
         queued, process.queued = process.queued, []
-        queued.sort(key=lambda handle: isinstance(handle, _Timer) is not timers_first)
+        queued.sort(key=lambda handle: handle.is_timer is not timers_first)
         self._ready.extend(queued)
 
     def kill(self, process: Process) -> None:
@@ -112,7 +122,7 @@ class SimLoop(VirtualLoop):
 
         Its tasks are kept until the simulation ends, since collecting one would run them.
         """
-        process.state = State.DEAD
+        process.turn(State.DEAD)
         self._kept.append(process.queued)
         process.queued = []
         self._kept.append(asyncio.all_tasks(self))
@@ -132,55 +142,81 @@ class SimLoop(VirtualLoop):
 
     # What follows takes the place of the base class's own, on every supported Python.
 
-    def _call_soon(self, callback: Callable[..., object], args: Any, context: Context | None) -> asyncio.Handle:
-        handle = _Soon(callback, args, self, context)
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = _Handle(0.0, callback, args, self, context)
         self._ready.append(handle)
         return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._virtual_s + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _Timer(when, callback, args, self, context)
+        timer = _Handle(when, callback, args, self, context)
+        timer.is_timer = True
         self._serial += 1
         heapq.heappush(self._timed, (when, self._serial, timer))
-        timer._scheduled = True
         return timer
 
-    def _run_once(self) -> None:
-        ready, timers = self._ready, self._timers()
-        if not ready and not self._stopping:
-            if not timers:
-                raise Stuck("every task waits and no timer is set")
-            self._virtual_s = max(self._virtual_s, timers[0][0])
-        now = self._virtual_s
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
-            timer._scheduled = False
-            ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            process = handle.process
-            if process is None or process.state is State.RUNNING:
-                self.callbacks += 1
-                handle._run()
-            elif process.state is State.FROZEN:
-                process.queued.append(handle)
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: Any = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def _timers(self) -> list[tuple[float, int, _Timer]]:
-        """The heap of timers, without cancelled ones at its head or too many below."""
+    def _run_once(self) -> None:
+        """Run to the end: the base class calls it until the loop is stopped."""
+        ready, timers = self._ready, self._timed
+        while not self._stopping:
+            if not ready:
+                self._jump()
+            now = self._virtual_s
+            while timers and timers[0][0] <= now:
+                timer = heapq.heappop(timers)[2]
+                if timer._cancelled:
+                    self.timers_cancelled -= 1
+                else:
+                    ready.append(timer)
+            # What these bring about has its turn after the timers that are due by then.
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                process = handle.process
+                if process is None or process.is_running:
+                    self.callbacks += 1
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001 -- as the base class does
+                        self.call_exception_handler(
+                            {"message": f"a callback broke: {handle._callback!r}", "exception": error}
+                        )
+                elif process.state is State.FROZEN:
+                    process.queued.append(handle)
+
+    def _jump(self) -> None:
+        """Go to the next timer that was not cancelled."""
         timers = self._timed
-        if len(timers) > 500 and self._timer_cancelled_count > len(timers) // 2:
-            for _, _, timer in timers:
-                timer._scheduled = not timer._cancelled
-            timers[:] = [each for each in timers if each[2]._scheduled]
+        if self.timers_cancelled > 500 and self.timers_cancelled > len(timers) // 2:
+            timers[:] = [each for each in timers if not each[2]._cancelled]
             heapq.heapify(timers)
-            self._timer_cancelled_count = 0
+            self.timers_cancelled = 0
         while timers and timers[0][2]._cancelled:
-            self._timer_cancelled_count -= 1
-            heapq.heappop(timers)[2]._scheduled = False
-        return timers
+            heapq.heappop(timers)
+            self.timers_cancelled -= 1
+        if not timers:
+            raise Stuck("every task waits and no timer is set")
+        self._virtual_s = max(self._virtual_s, timers[0][0])
 
 
 def _close(coroutine: Any) -> None:

@@ -36,7 +36,8 @@ ROUND_S = 0.7
 class SimClock:
     """The clock of one machine: it runs a little wrong, and goes on while the node is frozen."""
 
-    def __init__(self, *, rate: float, offset_s: float) -> None:
+    def __init__(self, loop: SimLoop, *, rate: float, offset_s: float) -> None:
+        self._loop = loop
         self._rate = rate
         self._offset_s = offset_s
 
@@ -44,7 +45,7 @@ class SimClock:
         return EPOCH + timedelta(seconds=self.elapsed())
 
     def elapsed(self) -> float:
-        return self._offset_s + self._rate * asyncio.get_running_loop().time()
+        return self._offset_s + self._rate * self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds) / self._rate)
@@ -197,7 +198,7 @@ class Incarnation:
         self.has_started = False
         self._machine = machine
         self._mails: list[TwinMail] = []
-        self._wire = Wire(self.process, machine.line, stage.broker, self.dice, stage.world)
+        self.wire = Wire(self.process, machine.line, stage.broker, self.dice, stage.world)
         self.node = Node(
             NodeConfig(
                 node_id=machine.node_id,
@@ -260,10 +261,10 @@ class Incarnation:
 
     def _ports(self) -> Ports:
         machine, stage = self._machine, self._machine.stage
-        cells = SimCellStore(stage.store, self._wire, self._entropy.token, self)
+        cells = SimCellStore(stage.store, self.wire, self._entropy.token, self)
 
         async def open_mail(ack_window_s: float) -> Mail:
-            wire = SimMailWire(self._wire, self.dice, self._leaving, machine.trouble)
+            wire = SimMailWire(self.wire, self.dice, self._leaving, machine.trouble)
             mail = TwinMail(stage.mail, clock=machine.clock, wire=wire)
             await mail.start()
             self._mails.append(mail)
@@ -301,7 +302,7 @@ class Machine:
         self.labels = labels
         self.dice = Dice(stage.seed, node_id)
         rate = 1.0 + drift * (2.0 * self.dice.random() - 1.0)
-        self.clock = SimClock(rate=rate, offset_s=self.dice.between(100.0, 100_000.0))
+        self.clock = SimClock(stage.loop, rate=rate, offset_s=self.dice.between(100.0, 100_000.0))
         self.line = Line()
         self.luck = Luck()
         self.slots = self.dice.pick((2, 8, 32))
@@ -360,5 +361,7 @@ class Machine:
     def _gone(self, life: Incarnation) -> None:
         self.stage.loop.kill(life.process)
         self.stage.judge.died(life.process)
+        for bucket in self.stage.store.buckets.values():
+            bucket.forget(life.wire)
         if self.life is life:
             self.life = None

@@ -142,6 +142,13 @@ class SimMailWire:
     async def crossing(self, sent_at: float) -> bool:
         return await self._wire.crossing(sent_at)
 
+    async def stirs(self, pull: TwinPull, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, pull.changed.set)
+        try:
+            await pull.changed.wait()
+        finally:
+            timer.cancel()
+
 
 def _unanswerable() -> Any:
     raise Unavailable("a planted failure")

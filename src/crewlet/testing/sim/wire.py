@@ -5,7 +5,6 @@ asked may long have given up, frozen or died when it takes effect.
 """
 
 import asyncio
-import math
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 from crewlet.ports.errors import Unavailable
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.history import History
-from crewlet.testing.sim.loop import Process
+from crewlet.testing.sim.loop import PROCESS, Process
 
 T = TypeVar("T")
 
@@ -71,7 +70,8 @@ class Broker:
         self._electing_until[stream] = until
 
     def is_electing(self, stream: str) -> bool:
-        return asyncio.get_running_loop().time() < self._electing_until.get(stream, -math.inf)
+        until = self._electing_until.get(stream)
+        return until is not None and asyncio.get_running_loop().time() < until
 
     def heal(self) -> None:
         self._electing_until.clear()
@@ -92,6 +92,38 @@ class Broker:
         self._stalled.append(arrive)
 
 
+@dataclass(slots=True)
+class _Request:
+    """One try of a question. `until` is when its sender stops waiting."""
+
+    stream: str
+    effect: Callable[[], Any]
+    answer: asyncio.Future[Any]
+    until: float
+
+
+class _Stream:
+    """What crosses in one direction, in order. What arrives together takes one timer."""
+
+    __slots__ = ("_arriving", "_world", "last_at")
+
+    def __init__(self, world: Context) -> None:
+        self._world = world
+        self._arriving: list[Callable[[], None]] = []
+        self.last_at = 0.0
+
+    def add(self, at: float, arrive: Callable[[], None]) -> float:
+        """Have something arrive then, or when what left before it does. Returns when."""
+        loop = asyncio.get_running_loop()
+        if at <= self.last_at and self.last_at > loop.time():
+            self._arriving.append(arrive)
+            return self.last_at
+        self.last_at = at = max(at, self.last_at)
+        self._arriving = [arrive]
+        loop.call_at(at, _arrive_together, self._arriving, context=self._world)
+        return at
+
+
 class Wire:
     """One node incarnation's connection."""
 
@@ -101,8 +133,10 @@ class Wire:
         self._broker = broker
         self._dice = dice
         self._world = world
-        self._last_out = 0.0
-        self._last_back = 0.0
+        self._own = world.copy()
+        self._own.run(PROCESS.set, process)
+        self._out = _Stream(world)
+        self._back = _Stream(world)
 
     async def ask(
         self,
@@ -131,8 +165,11 @@ class Wire:
         while True:
             if before_each is not None:
                 before_each()
+            now = loop.time()
+            answer: asyncio.Future[T] = loop.create_future()
+            self._send(_Request(stream, effect, answer, now + min(try_s, max(0.05, ends - now))))
             try:
-                return await self._try(stream, effect, min(try_s, max(0.05, ends - loop.time())))
+                return await answer
             except Unavailable:
                 if loop.time() + pause_s >= ends:
                     raise
@@ -149,12 +186,14 @@ class Wire:
         return True
 
     def push(self, arrive: Callable[[], None]) -> bool:
-        """Send something from the broker, in order with its answers. False: it never arrives."""
-        line, loop = self._line, asyncio.get_running_loop()
-        if line.cut_back or self._broker.is_down or self._dice.chance(line.lost_back):
+        """Send something from the broker, in order with its answers. False: it never arrives.
+
+        It goes out with what is on its way already, as a server flushes a connection.
+        """
+        line, now = self._line, asyncio.get_running_loop().time()
+        if line.cut_back or self._broker.is_down or (line.lost_back and self._dice.chance(line.lost_back)):
             return False
-        at = self._last_back = max(self._last_back, loop.time() + self._delay())
-        loop.call_at(at, arrive, context=self._world)
+        self._back.add(self._back.last_at if self._back.last_at > now else now + self._delay(), arrive)
         return True
 
     def notice_silence(self, notice: Callable[[], None]) -> None:
@@ -162,57 +201,65 @@ class Wire:
         loop = asyncio.get_running_loop()
         loop.call_at(loop.time() + SILENCE_S, notice, context=self._world)
 
-    async def _try(self, stream: str, effect: Callable[[], T], limit_s: float) -> T:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        self._send(stream, effect, answer)
-        timer = loop.call_later(limit_s, _give_up, answer)
-        try:
-            return await answer
-        finally:
-            timer.cancel()
-
-    def _send(self, stream: str, effect: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
-        line, loop = self._line, asyncio.get_running_loop()
-        if line.cut_out or self._dice.chance(line.lost_out):
+    def _send(self, request: "_Request") -> None:
+        line, now = self._line, asyncio.get_running_loop().time()
+        if line.cut_out or (line.lost_out and self._dice.chance(line.lost_out)):
+            self._gives_up(request)
             return
         if line.late and self._dice.chance(line.late):
-            at = loop.time() + self._dice.between(0.0, line.late_s)
+            at = now + self._dice.between(0.0, line.late_s)
+            asyncio.get_running_loop().call_at(at, self._arrive, request, context=self._world)
         else:
-            at = self._last_out = max(self._last_out, loop.time() + self._delay())
-        loop.call_at(at, self._arrive, stream, effect, answer, context=self._world)
+            at = self._out.add(now + self._delay(), lambda: self._arrive(request))
+        if at >= request.until:
+            self._gives_up(request)
 
-    def _arrive(self, stream: str, effect: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
-        broker = self._broker
+    def _arrive(self, request: "_Request") -> None:
+        broker, line = self._broker, self._line
         if broker.is_down:
+            self._gives_up(request)
             return
         if broker.is_stalled:
-            broker.wait(lambda: self._arrive(stream, effect, answer))
+            self._gives_up(request)
+            broker.wait(lambda: self._arrive(request))
             return
         result: Any = None
         error: BaseException | None = None
-        if broker.is_electing(stream):
-            error = Unavailable(f"{stream} has no leader")
+        if broker.is_electing(request.stream):
+            error = Unavailable(f"{request.stream} has no leader")
         else:
             broker.caller = self._process
             try:
-                result = effect()
+                result = request.effect()
             except Exception as refused:  # noqa: BLE001 -- it is the caller's to hear
                 error = refused
             finally:
                 broker.caller = None
-        line, loop = self._line, asyncio.get_running_loop()
-        if line.cut_back or self._dice.chance(line.lost_back):
+        if line.cut_back or (line.lost_back and self._dice.chance(line.lost_back)):
+            self._gives_up(request)
             return
-        at = self._last_back = max(self._last_back, loop.time() + self._delay())
-        loop.call_at(at, _tell, answer, result, error, context=self._world)
+        now = asyncio.get_running_loop().time()
+        at = self._back.add(now + self._delay(), lambda: _tell(request.answer, result, error))
+        if at >= request.until:
+            self._gives_up(request)
+
+    def _gives_up(self, request: "_Request") -> None:
+        """No answer comes in time: the node notices when its patience ends, unless it sleeps then and one comes."""
+        loop = asyncio.get_running_loop()
+        if loop.time() <= request.until:
+            loop.call_at(request.until, _give_up, request.answer, context=self._own)
 
     def _delay(self) -> float:
-        line = self._line
-        delay_s = line.delay_s * self._dice.random()
-        if line.jitter_s and self._dice.chance(0.3):
-            delay_s += line.jitter_s * self._dice.random()
+        line, dice = self._line, self._dice
+        delay_s = line.delay_s * dice.random()
+        if line.jitter_s and dice.chance(0.3):
+            delay_s += line.jitter_s * dice.random()
         return delay_s
+
+
+def _arrive_together(arriving: list[Callable[[], None]]) -> None:
+    for arrive in arriving:
+        arrive()
 
 
 def _give_up(answer: asyncio.Future[Any]) -> None:

@@ -303,8 +303,10 @@ def _quiet() -> Generator[list[str]]:
             defects.append(f"{event['event']}: { {key: str(value) for key, value in event.items()} }")
         raise structlog.DropEvent
 
+    nowhere = structlog.ReturnLogger()
     structlog.configure(
         processors=[structlog.processors.ExceptionRenderer(), gather],
+        logger_factory=lambda *_: nowhere,
         wrapper_class=structlog.make_filtering_bound_logger(40),
         cache_logger_on_first_use=False,
     )

@@ -67,11 +67,16 @@ class MailWire(Protocol):
         """Wait until mail that left the broker then (on its clock) has come. False: it is lost on the way."""
         ...
 
+    async def stirs(self, pull: TwinPull, seconds: float) -> None:
+        """Wait until something happens to an open pull, or so long on the broker's clock."""
+        ...
+
 
 class PlainWire:
     """Everything arrives at once, but for what a fault does to requests on their way out."""
 
-    def __init__(self, fault: Fault | None = None) -> None:
+    def __init__(self, clock: Clock, fault: Fault | None = None) -> None:
+        self._clock = clock
         self._fault = fault
 
     async def ask(self, name: str, effect: Callable[[], T], *, admit: Callable[[], None] | None = None) -> T:
@@ -83,6 +88,9 @@ class PlainWire:
 
     async def crossing(self, sent_at: float) -> bool:
         return True
+
+    async def stirs(self, pull: TwinPull, seconds: float) -> None:
+        await either(pull.changed.wait(), self._clock.sleep(seconds))
 
 
 class TwinMail:
@@ -104,7 +112,7 @@ class TwinMail:
     ) -> None:
         self._broker = broker
         self._clock = clock or broker.clock
-        self._wire = wire or PlainWire(fault)
+        self._wire = wire or PlainWire(broker.clock, fault)
         self._switchboard = Switchboard(self._clock)
         self._letters = TwinDeadLetters(broker, self._ask)
 
@@ -306,7 +314,7 @@ class TwinFeed:
             self._hand.pop(delivery.sequence, None)
 
     def prolong(self) -> None:
-        if self._prolonging is None or self._prolonging.done():
+        if self._hand and (self._prolonging is None or self._prolonging.done()):
             self._prolonging = asyncio.create_task(self._prolong(), name=f"prolong {self._subscription.group}")
 
     def stop(self) -> None:
@@ -348,7 +356,7 @@ class TwinFeed:
         while not pull.is_ended and not self._is_closing:
             pull.changed.clear()
             left = self._broker.seconds_to_next(self._subscription, pull)
-            await either(pull.changed.wait(), self._broker.clock.sleep(left if math.isfinite(left) else 3600.0))
+            await self._wire.stirs(pull, left if math.isfinite(left) else 3600.0)
             self._broker.look(self._subscription)
         if self._is_closing:
             self._collect(pull)  # what was on its way when the pull was closed goes back with the rest
