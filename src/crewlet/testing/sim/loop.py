@@ -55,7 +55,7 @@ class _Handle(asyncio.TimerHandle):
 
     # Of the base class, which its stubs do not tell of.
     _cancelled: bool
-    _callback: Callable[..., object] | None
+    _callback: Callable[..., object]
     _args: Any
     _context: Context
     _loop: "SimLoop"
@@ -74,7 +74,7 @@ class _Handle(asyncio.TimerHandle):
     def cancel(self) -> None:
         if not self._cancelled:
             self._cancelled = True
-            self._callback = self._args = None
+            self._callback, self._args = _nothing, ()
             if self.is_timer:
                 self._loop.timers_cancelled += 1
 
@@ -217,6 +217,10 @@ class SimLoop(VirtualLoop):
         if not timers:
             raise Stuck("every task waits and no timer is set")
         self._virtual_s = max(self._virtual_s, timers[0][0])
+
+
+def _nothing() -> None:
+    return
 
 
 def _close(coroutine: Any) -> None:
