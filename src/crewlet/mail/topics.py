@@ -49,6 +49,11 @@ def mailbox(handle: str) -> tuple[Subscription, ...]:
     return inbox(handle), control(handle), reflect(handle)
 
 
+def letters_of(handle: str) -> str:
+    """A pattern over the topics of a seat's mailbox: what its dead letters fell out of."""
+    return _subject(handle, "inbox").rpartition(".")[0] + ".*"
+
+
 def seat_of(subscription: Subscription) -> str | None:
     """The handle whose mailbox a subscription belongs to, or None for anybody else's consumer."""
     tokens = subscription.topic.split(".")

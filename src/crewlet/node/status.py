@@ -128,17 +128,23 @@ class MailOutcome:
     """What became of one mail to one seat.
 
     Attributes:
-        state: `finished` with a completion on record, else `open`: waiting, running, or never sent.
+        state: `finished` with a completion on record; `open` while it waits or is worked; `dead_lettered` once its
+            deliveries were used up; `unknown` where there is no trace of it: never sent, finished more than seven days
+            ago, or gone with its mailbox or dead letter.
         outcome: the turn's outcome word, once finished.
-        detail: one line.
+        detail: one line: of what was finished, or why it came back the last time.
         turn_id: the run that finished it.
-        recorded_at: the store's clock at the record.
+        recorded_at: the store's clock at the record or the burial.
+        deliveries: how often it was handed over, where that is noted: mail that came back at least once.
+        dead_letter: its dead letter's id.
     """
 
     id: str
     seat: str
-    state: Literal["open", "finished"]
+    state: Literal["open", "finished", "dead_lettered", "unknown"]
     outcome: str | None = None
     detail: str = ""
     turn_id: str = ""
     recorded_at: datetime | None = None
+    deliveries: int | None = None
+    dead_letter: str | None = None

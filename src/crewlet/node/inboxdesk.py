@@ -1,0 +1,117 @@
+"""What a sender and an operator can see of a seat's mail."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from crewlet.company.model import Company
+from crewlet.mail import topics
+from crewlet.mail.ledger import Completion, Ledger
+from crewlet.mail.outbox import UnknownSeat
+from crewlet.node.mailstatus import SeatMail
+from crewlet.node.status import FleetSnapshot, MailOutcome
+from crewlet.ports.clock import Clock
+from crewlet.ports.deadletters import DeliveryJournal
+from crewlet.ports.mail import Backlog, Mail
+
+
+@dataclass(frozen=True, slots=True)
+class InboxDesk:
+    """The verbs.
+
+    Attributes:
+        mail, ledger, journal: what they read.
+        company: the document in force.
+        fleet: reads who holds what.
+        held: why this node does not read the inbox of a seat that it holds, or None.
+        node_id: this node.
+    """
+
+    mail: Mail
+    ledger: Ledger
+    journal: DeliveryJournal
+    company: Callable[[], Company]
+    fleet: Callable[[], Awaitable[FleetSnapshot]]
+    held: Callable[[str], str | None]
+    node_id: str
+    clock: Clock
+
+    async def outcome(self, handle: str, message_id: str) -> MailOutcome:
+        """What became of a mail. It is looked for in the order in which mail moves, so that none slips past.
+
+        Raises:
+            UnknownSeat: the company has no such seat.
+            Unavailable: the ledger or the broker did not answer: unknown is not no.
+        """
+        self._require(handle)
+        inbox = topics.inbox(handle)
+        if completion := await self.ledger.completion(handle, message_id):
+            return _finished(handle, message_id, completion)
+        kept = await self.mail.find(inbox, message_id)
+        if kept is not None:
+            history = await self.journal.history(inbox, kept.sequence, kept.published_at)
+            tries = max((each.number for each in history), default=None)
+            reason = next((each.reason for each in reversed(history) if each.reason), "")
+            return MailOutcome(message_id, handle, "open", detail=reason, deliveries=tries)
+        letter = await self.mail.dead_letters.latest(inbox, message_id)
+        if completion := await self.ledger.completion(handle, message_id):
+            return _finished(handle, message_id, completion)
+        if letter is None:
+            return MailOutcome(message_id, handle, "unknown")
+        return MailOutcome(
+            message_id,
+            handle,
+            "dead_lettered",
+            detail=letter.reason,
+            recorded_at=letter.buried_at,
+            deliveries=letter.deliveries,
+            dead_letter=letter.id,
+        )
+
+    async def inbox(self, handle: str) -> SeatMail:
+        """What lies in a seat's inbox, and what keeps it from being read.
+
+        Raises:
+            UnknownSeat: the company has no such seat.
+            Unavailable: the broker or the lease store did not answer.
+        """
+        self._require(handle)
+        inbox = topics.inbox(handle)
+        backlog = await self.mail.waiting(inbox)
+        fleet = await self.fleet()
+        if backlog is None:
+            return self._shown(handle, Backlog(0, 0, 0), fleet, held="its mailbox is not made yet")
+        oldest_at = await self.mail.oldest_at(inbox) if backlog.waiting or backlog.in_hand else None
+        shown = self._shown(handle, backlog, fleet)
+        if oldest_at is None:
+            return shown
+        age_s = max(0.0, (self.clock.now() - oldest_at).total_seconds())
+        return replace(shown, oldest_at=oldest_at, oldest_age_s=round(age_s, 3))
+
+    def _shown(self, handle: str, backlog: Backlog, fleet: FleetSnapshot, *, held: str = "") -> SeatMail:
+        node = next((seat.node for seat in fleet.seats if seat.handle == handle), None)
+        is_here = node == self.node_id
+        if not held and is_here:
+            held = self.held(handle) or ""
+        elif not held and node is None:
+            placement = next((each.placement for each in fleet.unplaceable if each.handle == handle), None)
+            held = f"no live node may run it ({placement})" if placement is not None else "no node holds it"
+        return SeatMail(
+            handle, backlog.waiting, backlog.in_hand, node=node, held=held, is_held_known=is_here or bool(held)
+        )
+
+    def _require(self, handle: str) -> None:
+        company = self.company()
+        if company.seat(handle) is None:
+            raise UnknownSeat(handle, company)
+
+
+def _finished(handle: str, message_id: str, completion: Completion) -> MailOutcome:
+    return MailOutcome(
+        message_id,
+        handle,
+        "finished",
+        outcome=completion.outcome,
+        detail=completion.detail,
+        turn_id=completion.turn_id,
+        recorded_at=completion.recorded_at,
+    )

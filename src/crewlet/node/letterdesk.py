@@ -1,0 +1,150 @@
+"""Dead letters for people: list, show, replay, drop. Each verb answers the same on every node."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from crewlet.company.model import Company
+from crewlet.mail import topics
+from crewlet.mail.envelope import Envelope
+from crewlet.mail.outbox import UnknownSeat, decode
+from crewlet.mail.replays import Replays
+from crewlet.node.mailstatus import DroppedLetter, Letter, LetterDelivery, LetterDetail, Letters, ReplayedLetter
+from crewlet.ports.deadletters import DeadLetter, DeadLetters
+from crewlet.ports.errors import CrewletError, Misuse
+
+MOST_A_PAGE = 200
+
+_log = structlog.get_logger()
+
+
+class UnknownLetter(CrewletError):
+    """There is no dead letter of this id."""
+
+    def __init__(self, letter_id: str) -> None:
+        super().__init__(f"there is no dead letter {letter_id!r}; it may have been dropped, or have aged out")
+
+
+@dataclass(frozen=True, slots=True)
+class LetterDesk:
+    """The verbs.
+
+    Attributes:
+        letters, replays: what they act on.
+        company: the document in force.
+        node_id: named in the log.
+    """
+
+    letters: DeadLetters
+    replays: Replays
+    company: Callable[[], Company]
+    node_id: str
+
+    async def list(self, seat: str | None = None, *, after: str | None = None, limit: int = 50) -> Letters:
+        """A page, oldest first; of one seat, also one that has left the company.
+
+        Raises:
+            Misuse: not a handle, not a letter's id, or a limit outside 1 to 200.
+            Unavailable: nobody answered.
+        """
+        if not 1 <= limit <= MOST_A_PAGE:
+            raise Misuse(f"a page has 1 to {MOST_A_PAGE} dead letters")
+        if seat is not None and not topics.is_handle(seat):
+            raise Misuse(f"{seat!r} is not a handle")
+        page = await self.letters.page(">" if seat is None else topics.letters_of(seat), after=after, limit=limit)
+        shown = await asyncio.gather(*(self._short(letter) for letter in page.letters))
+        return Letters(tuple(shown), page.next)
+
+    async def show(self, letter_id: str) -> LetterDetail:
+        """One letter with its history and text.
+
+        Raises:
+            UnknownLetter: there is none.
+            Misuse: not a letter's id.
+            Unavailable: nobody answered.
+        """
+        letter = await self._letter(letter_id)
+        event = _event(letter)
+        return LetterDetail(
+            letter=await self._short(letter),
+            history=tuple(LetterDelivery(each.number, each.owner, each.at, each.reason) for each in letter.history),
+            type=event.type if event else "",
+            conversation=event.conversation if event else "",
+            body=event.body if event else letter.data.decode("utf-8", "replace"),
+        )
+
+    async def replay(self, letter_id: str, *, again: bool = False) -> ReplayedLetter:
+        """Put a letter's mail back into its inbox with a new budget, once however often it is asked for.
+
+        Args:
+            again: also where an earlier replay was never confirmed and may have arrived.
+
+        Raises:
+            UnknownLetter, Misuse: as for `show`.
+            UnknownSeat: its seat has left the company.
+            NoMailbox, ReplayUnsure: refused; the letter is as it was.
+            Unavailable: unknown; a repeat is safe.
+        """
+        letter = await self._letter(letter_id)
+        seat, company = topics.seat_of(letter.subscription), self.company()
+        if seat is not None and company.seat(seat) is None:
+            raise UnknownSeat(seat, company)
+        replay = await self.replays.replay(letter, again=again)
+        if not replay.is_repeat:
+            _log.info("dead_letter_replayed", letter=letter.id, seat=seat, id=letter.message_id, node=self.node_id)
+        return ReplayedLetter(letter.id, seat, letter.message_id, replay.at, replay.is_repeat)
+
+    async def drop(self, letter_id: str) -> DroppedLetter:
+        """Delete a letter for good.
+
+        Raises:
+            UnknownLetter, Misuse: as for `show`.
+            Unavailable: unknown; a repeat does no harm.
+        """
+        letter = await self._letter(letter_id)
+        if not await self.letters.remove(letter_id):
+            raise UnknownLetter(letter_id)
+        seat = topics.seat_of(letter.subscription)
+        _log.warning(
+            "dead_letter_dropped",
+            letter=letter.id,
+            seat=seat,
+            id=letter.message_id,
+            reason=letter.reason,
+            node=self.node_id,
+        )
+        return DroppedLetter(letter.id, seat, letter.message_id)
+
+    async def _letter(self, letter_id: str) -> DeadLetter:
+        letter = await self.letters.get(letter_id)
+        if letter is None:
+            raise UnknownLetter(letter_id)
+        return letter
+
+    async def _short(self, letter: DeadLetter) -> Letter:
+        state, event = await self.replays.state(letter.id), _event(letter)
+        return Letter(
+            id=letter.id,
+            seat=topics.seat_of(letter.subscription),
+            topic=letter.subscription.topic,
+            group=letter.subscription.group,
+            mail=letter.message_id,
+            source=event.source if event else "",
+            subject=event.subject if event else "",
+            deliveries=letter.deliveries,
+            reason=letter.reason,
+            published_at=letter.published_at,
+            buried_at=letter.buried_at,
+            replay=None if state is None else "done" if state.is_confirmed else "unconfirmed",
+            replayed_at=state.at if state is not None else None,
+        )
+
+
+def _event(letter: DeadLetter) -> Envelope | None:
+    try:
+        return decode(letter.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

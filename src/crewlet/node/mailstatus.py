@@ -1,0 +1,109 @@
+"""What a node shows of a seat's mail and of dead letters: frozen snapshots, like those in `status`."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class SeatMail:
+    """What lies in a seat's inbox.
+
+    Attributes:
+        waiting: handed to nobody yet.
+        in_hand: with the seat's node: being worked, or on its way back after a failure.
+        oldest_at: the store's clock when the oldest of all of it was published; None with none.
+        oldest_age_s: how long ago that was by this node's clock, in seconds.
+        node: who holds the seat, or None.
+        held: why its mail is not being read, as far as this node knows; "" where it is, or where only `node` knows.
+        is_held_known: False where another node holds the seat, and only that one knows all that holds its mail.
+    """
+
+    seat: str
+    waiting: int
+    in_hand: int
+    oldest_at: datetime | None = None
+    oldest_age_s: float | None = None
+    node: str | None = None
+    held: str = ""
+    is_held_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter, in short.
+
+    Attributes:
+        id: what `show`, `replay` and `drop` take.
+        seat: whose mailbox it fell out of; None where that was none.
+        mail: the mail's id.
+        subject: one line for people.
+        deliveries: how often it was handed over.
+        reason: why it came back the last time.
+        published_at, buried_at: the store's clock at the publish and at the burial.
+        replay: `done`, or `unconfirmed` where one was begun and nobody said how it went; None without one.
+        replayed_at: the store's clock at the replay.
+    """
+
+    id: str
+    seat: str | None
+    topic: str
+    group: str
+    mail: str
+    source: str
+    subject: str
+    deliveries: int
+    reason: str
+    published_at: datetime
+    buried_at: datetime
+    replay: Literal["done", "unconfirmed"] | None = None
+    replayed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """A page of dead letters, oldest first. `next` is the `after` of the following page; None at the end."""
+
+    letters: tuple[Letter, ...]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LetterDelivery:
+    """One delivery in a letter's history. `reason` is "" where its reader never said, as one that died with it."""
+
+    number: int
+    owner: str
+    at: datetime
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LetterDetail:
+    """A dead letter with its history and its text. `type` is "" where the message is no event."""
+
+    letter: Letter
+    history: tuple[LetterDelivery, ...]
+    type: str
+    conversation: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedLetter:
+    """A dead letter was put back into its inbox. `is_repeat`: an earlier call had done it already."""
+
+    id: str
+    seat: str | None
+    mail: str
+    replayed_at: datetime
+    is_repeat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedLetter:
+    """A dead letter was deleted for good."""
+
+    id: str
+    seat: str | None
+    mail: str
