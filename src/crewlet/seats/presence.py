@@ -84,6 +84,8 @@ class Presence:
 
         Never raises for the store: not answered, the next heartbeat says it.
         """
+        if self._is_given_up:
+            return  # and whatever renewal is still waited for, nobody waits for it here
         async with self._lock:
             if self._epoch is not None and not self._is_given_up and self.meta() != self._advertised:
                 await self._renew_or_tell()
