@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from crewlet.company.model import Placement, Seat
+from crewlet.kit.beats import Beats
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.term import Term
 from crewlet.seats.host import Freed, HostConfig, SeatHost
@@ -76,7 +77,7 @@ class FaultyLeases:
 
     Attributes:
         down: verbs that raise Unavailable: `claim`, `renew`, `release`, `list`, `hints`.
-        silent: verbs that never answer.
+        silent: verbs, or verbs with a resource, that never answer.
         delays: seconds a verb takes before it takes effect, by verb or by `verb resource`.
         late: seconds between effect and answer, likewise.
         asked: every call, as `verb resource`, in order.
@@ -159,7 +160,7 @@ class FaultyLeases:
     async def _before(self, verb: str, resource: str) -> None:
         self.asked.append(f"{verb} {resource}")
         await asyncio.sleep(self.delays.get(f"{verb} {resource}", self.delays.get(verb, 0.001)))
-        if verb in self.silent:
+        if verb in self.silent or f"{verb} {resource}" in self.silent:
             await asyncio.Event().wait()
         if verb in self.down:
             raise Unavailable(f"{verb}: nobody answered")
@@ -280,6 +281,7 @@ def rig(
     ttl_s: float = 30.0,
     can_lapse: bool = True,
     status: StatusSource | None = None,
+    watched: Beats | None = None,
     **config: Any,
 ) -> Rig:
     """A host that is not started. `config` goes to `HostConfig`."""
@@ -303,6 +305,7 @@ def rig(
         leases_can_lapse=can_lapse,
         may_claim=lambda: not _broken_or(behind),
         can_route=lambda: not _broken_or(unroutable),
+        beats=watched,
         on_beat=lambda: beats.append(clock.elapsed()),
         status=status,
         on_freed=lambda news: freed[-1](news) if freed else None,

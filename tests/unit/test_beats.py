@@ -50,23 +50,6 @@ def test_at_least_five_beats_fit_into_the_threshold(threshold_s: float, expected
     assert threshold_s / cadence_s(threshold_s) >= 5 - 1e-9
 
 
-@pytest.mark.proves("WD-04")
-async def test_a_loop_that_rests_beats_at_the_cadence() -> None:
-    hand = Hand()
-    beats = Beats(hand, 45.0)
-    beat = beats.of("heartbeat")
-    seen: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        assert beat.lag_s() == 0
-        hand.now += seconds
-        seen.append(hand.now)
-
-    await beats.rest(beat, hand.now + 2.5, sleep)
-    assert seen == [1001.0, 1002.0, 1002.5]
-    assert beat.lag_s() == 0
-
-
 @pytest.mark.proves("WD-01", "WD-03")
 async def test_only_a_live_loop_that_has_turned_is_judged() -> None:
     hand, exits = Hand(), Exits()

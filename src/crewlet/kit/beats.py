@@ -4,7 +4,7 @@ A loop that has ended took its work with it and is no longer watched; one that h
 """
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 BEATS_PER_THRESHOLD = 5
@@ -51,7 +51,7 @@ class Beat:
         self._stamped_at = self._now() if at is None else at
 
     def stop(self) -> None:
-        """The loop has ended, or is about to: it is no longer judged."""
+        """The loop has ended, or waits for as long as it must: it is not judged until its next stamp."""
         self._stamped_at = math.inf
 
     def lag_s(self) -> float:
@@ -68,13 +68,13 @@ class Beats:
 
     Args:
         now: seconds on a clock that no step of the wall clock moves. Called from any thread.
-        threshold_s: how long a loop may go without a beat.
+        threshold_s: how long a loop may go without a beat; infinite where nobody watches.
     """
 
     def __init__(self, now: Callable[[], float], threshold_s: float) -> None:
         self._now = now
         self.threshold_s = threshold_s
-        self.beat_s = cadence_s(threshold_s)
+        self.beat_s = cadence_s(threshold_s) if threshold_s < math.inf else math.inf
         self._beats: dict[str, Beat] = {}
 
     def of(self, name: str) -> Beat:
@@ -85,12 +85,3 @@ class Beats:
         """The live loop that has not turned for longest; None when no loop is live."""
         lags = [Lag(beat.name, beat.lag_s()) for beat in list(self._beats.values()) if beat.is_live]
         return max(lags, key=lambda lag: lag.seconds, default=None)
-
-    async def rest(self, beat: Beat, until: float, sleep: Callable[[float], Awaitable[None]]) -> None:
-        """Sleep until that instant, beating all the while: a loop that waits for its next pass has turned."""
-        while True:
-            beat.stamp()
-            left_s = until - self._now()
-            if left_s <= 0:
-                return
-            await sleep(min(left_s, self.beat_s))

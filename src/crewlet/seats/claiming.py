@@ -1,7 +1,7 @@
 """Claiming several seats within the shares: one claim after the other, and the won seats established side by side."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -58,12 +58,14 @@ class Claimer:
         *,
         early: EarlyClaims | None = None,
         most_lost: int | None = None,
+        on_step: Callable[[], None] | None = None,
     ) -> Won:
         """Claim in order until so many are won, a group's room is used up, or the store refuses to go on.
 
         Args:
             early: what is won is charged here, and nothing left here ends it too.
             most_lost: so many claims that were not won end it; None is no bound.
+            on_step: called before each claim.
         """
         context = self._context
         takes: list[tuple[str, asyncio.Task[bool]]] = []
@@ -75,6 +77,8 @@ class Claimer:
                 continue
             if early is not None and not early.take():
                 break
+            if on_step is not None:
+                on_step()
             claimed: Claimed = asyncio.get_running_loop().create_future()
             task = context.tasks.start(self._handoff.take(handle, claimed), f"taking {handle}")
             answer = await self._answer(handle, claimed)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from crewlet.kit.backoff import Backoff
+from crewlet.kit.beats import Beats
 from crewlet.ports.errors import Unavailable
 from crewlet.seats.context import HostContext
 from crewlet.seats.handoff import Handoff
@@ -18,19 +19,31 @@ from crewlet.seats.tenure import Phase, Tenure
 
 _log = structlog.get_logger()
 
+_INSTANT_S = 0.001  # less is rounding, and no sleep would move a clock by it
+
 
 class Heartbeat:
     """The loop that keeps what is held.
 
     Args:
-        on_beat: called at each turn of the loop, but not while a renewal has been in flight for a TTL: the sign that
-            renewing works, not merely that the loop runs.
+        beats: where the loop says that it turns. A pass is as old as the renewal that it waits for, so that it proves
+            that renewing works, not merely that the loop runs.
+        on_beat: called at each turn of the loop, but not while a renewal has been in flight for a TTL.
     """
 
-    def __init__(self, context: HostContext, handoff: Handoff, presence: Presence, on_beat: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: HostContext,
+        handoff: Handoff,
+        presence: Presence,
+        beats: Beats,
+        on_beat: Callable[[], None],
+    ) -> None:
         self._context = context
         self._handoff = handoff
         self._presence = presence
+        self._beat = beats.of("heartbeat")
+        self._beat_s = beats.beat_s
         self._on_beat = on_beat
         self._presence_renewal: asyncio.Task[None] | None = None
         self._give_backs: asyncio.Task[None] | None = None
@@ -38,19 +51,29 @@ class Heartbeat:
     async def run(self) -> None:
         """Beat for ever."""
         clock = self._context.clock
-        while True:
-            began_at = clock.elapsed()
-            next_at = began_at + self._context.period_s
-            try:
-                await self.beat(next_at)
-            except Exception:  # noqa: BLE001 -- without this loop every lease here lapses
-                _log.exception("heartbeat_broke")
-            await clock.sleep(next_at - clock.elapsed())
+        try:
+            while True:
+                next_at = clock.elapsed() + self._context.period_s
+                self._beat.stamp(self._turned_at())
+                try:
+                    await self.beat(next_at)
+                except Exception:  # noqa: BLE001 -- without this loop every lease here lapses
+                    _log.exception("heartbeat_broke")
+                await self._rest(next_at)
+        finally:
+            self._beat.stop()
+
+    async def _rest(self, until: float) -> None:
+        """Wait for the next pass, saying all the while that the loop turns."""
+        clock = self._context.clock
+        while (left_s := until - clock.elapsed()) > _INSTANT_S:
+            self._beat.stamp(self._turned_at())
+            await clock.sleep(min(left_s, self._beat_s))
 
     async def beat(self, until: float) -> None:
         """Renew everything once, retry what failed to end, and wait for the answers till that instant at most."""
         context = self._context
-        if not self._is_wedged():
+        if context.clock.elapsed() - self._turned_at() <= context.ttl_s:
             context.tell("on_beat", self._on_beat)
         for tenure in context.tenures.all():
             if tenure.is_renewable and (tenure.renewal is None or tenure.renewal.done()):
@@ -131,14 +154,12 @@ class Heartbeat:
         elif tenure.phase is Phase.ACQUIRING:
             tenure.admission.renew(is_busy=False)
 
-    def _is_wedged(self) -> bool:
-        now = self._context.clock.elapsed()
-        return any(
-            tenure.renewal is not None
-            and not tenure.renewal.done()
-            and now - tenure.renewing_since > self._context.ttl_s
-            for tenure in self._context.tenures.all()
+    def _turned_at(self) -> float:
+        """Since when the oldest renewal has been waited for; now, when none is."""
+        waited_for = (
+            t.renewing_since for t in self._context.tenures.all() if t.renewal is not None and not t.renewal.done()
         )
+        return min(waited_for, default=self._context.clock.elapsed())
 
 
 async def _sleep(context: HostContext, until: float) -> None:

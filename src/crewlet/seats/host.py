@@ -5,11 +5,13 @@ The parts are `sweep` (what to take and give), `handoff` (taking and giving one 
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
 from crewlet.company.model import Seat
+from crewlet.kit.beats import Beats
 from crewlet.kit.supervise import see_through
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadline import Deadline
@@ -59,7 +61,8 @@ class SeatHost:
         leases_can_lapse: False under `coordination.type: local`: no deadline, and no fence closes by its clock.
         may_claim: False while the node's copy of the records is behind: it keeps its seats and claims none.
         can_route: False while the node cannot serve its seats' calls at all: it gives every seat back.
-        on_beat: called as the heartbeat turns, for a watchdog.
+        beats: where the loops say that they turn, for a watchdog; None where nobody watches.
+        on_beat: called as the heartbeat turns.
         status: facts for the presence row, read at each heartbeat (see `Presence`).
         on_freed: called with the news of seats just given back, for a broadcast; peers pass it to `hear_freed`.
     """
@@ -77,10 +80,12 @@ class SeatHost:
         leases_can_lapse: bool = True,
         may_claim: Callable[[], bool] = _yes,
         can_route: Callable[[], bool] = _yes,
+        beats: Beats | None = None,
         on_beat: Callable[[], None] = _nothing,
         on_freed: Callable[[Freed], None] = _tell_nobody,
         status: StatusSource | None = None,
     ) -> None:
+        beats = beats or Beats(clock.elapsed, math.inf)
         tenures = Tenures(clock, deadline, can_lapse=leases_can_lapse)
         self._context = HostContext(config, leases, hooks, clock, entropy, tenures, leases_can_lapse)
         self._presence = Presence(self._context, self._me, status)
@@ -92,8 +97,9 @@ class SeatHost:
             seats=seats,
             may_claim=may_claim,
             can_route=can_route,
+            beat=beats.of("sweep"),
         )
-        self._heartbeat = Heartbeat(self._context, self._handoff, self._presence, on_beat)
+        self._heartbeat = Heartbeat(self._context, self._handoff, self._presence, beats, on_beat)
         self._drain = Drain(self._context, self._handoff, self._presence)
         self._pace = SweepPace(clock, config.sweep_interval_s)
         self._is_started = False

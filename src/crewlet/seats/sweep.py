@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from crewlet.company.model import Seat
+from crewlet.kit.beats import Beat
 from crewlet.ports.errors import Unavailable
 from crewlet.seats import allotment
 from crewlet.seats.claiming import Claimer
@@ -60,6 +61,7 @@ class Sweep:
         seats: the company's seats in force; may raise, and then nothing is concluded.
         may_claim: False while this node's copy of the company's records is behind.
         can_route: False while this node cannot serve its seats' calls at all.
+        beat: where a pass says that it gets on. It is not judged between passes, nor while seats come and go.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Sweep:
         seats: Callable[[], Sequence[Seat]],
         may_claim: Callable[[], bool],
         can_route: Callable[[], bool],
+        beat: Beat,
     ) -> None:
         self._context = context
         self._handoff = handoff
@@ -78,6 +81,7 @@ class Sweep:
         self._seats = seats
         self._may_claim = may_claim
         self._can_route = can_route
+        self._beat = beat
         self._rows: Sequence[NodeRow] | None = None
         self._plan: Plan | None = None
         self._told_unplaceable: tuple[str, ...] = ()
@@ -139,6 +143,13 @@ class Sweep:
         Args:
             is_early: it comes before its tick, so that what it wins is charged to the early claims.
         """
+        try:
+            return await self._sweep(is_early=is_early)
+        finally:
+            self._beat.stop()
+
+    async def _sweep(self, *, is_early: bool) -> SweepRecord:
+        self._beat.stamp()
         self.last = SweepRecord(at=self._context.clock.elapsed())
         if self._context.is_draining:
             return self._end(withheld="draining")
@@ -149,7 +160,9 @@ class Sweep:
             return self._end(withheld="seats_unreadable")
         self._context.forget_seats({seat.handle for seat in seats})
         await self._look()
+        self._beat.stamp()
         is_roster_fresh = await self._read_roster()
+        self._beat.stamp()
         division = self._plan = plan(self._rows, seats, self.me())
         self._note(
             nodes=division.nodes if division.is_roster_known else None,
@@ -158,6 +171,7 @@ class Sweep:
         )
         self._tell_unplaceable(division)
         await self._give_back(division)
+        self._beat.stamp()
         await self._claim(division, is_roster_fresh=is_roster_fresh, is_early=is_early)
         return self._end()
 
@@ -196,7 +210,7 @@ class Sweep:
             task = context.tasks.start(release, f"release of {handle}")
             if is_idle:
                 releases.append(task)
-        await self._claimer.patiently(releases, context.config.sweep_interval_s)
+        await self._patiently(releases, context.config.sweep_interval_s)
 
     async def _claim(self, division: Plan, *, is_roster_fresh: bool, is_early: bool) -> None:
         context = self._context
@@ -222,12 +236,18 @@ class Sweep:
             division,
             context.config.claims_per_sweep,
             early=self._early if is_early else None,
+            on_step=self._beat.stamp,
         )
         self._tell_blocked(won.floor)
-        await self._claimer.patiently([task for _, task in won.takes], context.ttl_s)
+        await self._patiently([task for _, task in won.takes], context.ttl_s)
         self._note(claimed=won.established, blocked_by_protocol=won.floor)
         if won.takes:
             await self._presence.advertise()
+
+    async def _patiently(self, moving: Sequence["asyncio.Task[bool]"], at_most_s: float) -> None:
+        self._beat.stop()
+        await self._claimer.patiently(moving, at_most_s)
+        self._beat.stamp()
 
     def _withheld(self) -> str:
         context = self._context
