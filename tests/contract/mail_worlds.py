@@ -38,7 +38,7 @@ class TwinWorld:
         self.store = LocalCells(self.clock)
 
     def topic(self, name: str) -> str:
-        return f"crewlet.agent.t.{name}"
+        return f"crewlet.agent.t.x.{name}"
 
     async def client(self, *, is_started: bool = True) -> LiveMail:
         mail = TwinMail(self.broker)
@@ -88,7 +88,7 @@ class NatsWorld:
         return connection
 
     def topic(self, name: str) -> str:
-        return f"crewlet.agent.{self._corner}.{name}"
+        return f"crewlet.agent.{self._corner}.x.{name}"
 
     async def client(self, *, is_started: bool = True) -> LiveMail:
         connection = await self.connect()

@@ -42,6 +42,7 @@ def own_cluster(tmp_path: Path) -> Generator[Cluster]:
         contract.a_deferral_returns_at_the_head_and_quiesces,
         attachments.a_detach_does_not_wait_and_a_late_deferral_harms_nobody,
         subscriptions.mail_to_nobody_is_refused_and_does_not_burn_its_id,
+        subscriptions.a_seats_mail_is_kept_by_its_own_mailbox_alone,
         subscriptions.a_delete_takes_the_mail_and_spares_the_sibling,
         subscriptions.a_listing_names_every_pair_exactly,
         attachments.after_a_detach_no_pull_is_open,

@@ -216,6 +216,11 @@ def test_mail_to_nobody_is_refused_and_does_not_burn_its_id(run: Run) -> None:
     run(subscriptions.mail_to_nobody_is_refused_and_does_not_burn_its_id)
 
 
+@pytest.mark.proves("SU-03")
+def test_a_seats_mail_is_kept_by_its_own_mailbox_alone(run: Run) -> None:
+    run(subscriptions.a_seats_mail_is_kept_by_its_own_mailbox_alone)
+
+
 def test_the_same_id_is_kept_once_a_topic(run: Run) -> None:
     run(subscriptions.the_same_id_is_kept_once_a_topic)
 

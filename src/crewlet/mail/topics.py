@@ -62,6 +62,14 @@ def seat_of(subscription: Subscription) -> str | None:
     return tokens[2] if subscription in mailbox(tokens[2]) else None
 
 
+def mailbox_at(topic: str) -> Subscription | None:
+    """The subscription of a seat's mailbox that has this topic, if the topic is one of those."""
+    tokens = topic.split(".")
+    if len(tokens) != 4 or not is_handle(tokens[2]):
+        return None
+    return next((found for found in mailbox(tokens[2]) if found.topic == topic), None)
+
+
 def event(event_type: str) -> str:
     """The record of something that happened. Never a work queue."""
     if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)*", event_type):

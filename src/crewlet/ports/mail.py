@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from crewlet.ports.errors import CrewletError
+from crewlet.ports.errors import CrewletError, Unavailable
 
 if TYPE_CHECKING:
     from crewlet.ports.deadletters import DeadLetters, DeliveryJournal
@@ -34,6 +34,10 @@ class NoMailbox(MailRefused):
 
 class MessageTooLarge(MailRefused):
     """The payload is over the ceiling."""
+
+
+class StoreFull(Unavailable):
+    """The store has no room left. What it holds is safe, and it takes mail again once there is room."""
 
 
 class DetachUnproven(CrewletError):
@@ -220,8 +224,10 @@ class Mail(Protocol):
                 ends the publish, and nothing more is sent.
 
         Raises:
-            NoMailbox: no subscription covers the topic (agent and notification topics only).
+            NoMailbox: no subscription covers the topic (agent and notification topics only). A seat's topic is covered
+                by that seat's own mailbox alone, whoever else listens.
             MessageTooLarge: it is over the ceiling.
+            StoreFull: there is no room for it; as with any `Unavailable` the id is not burnt.
             Unavailable: unknown; a repeat with the same `message_id` within two minutes is the same message.
         """
         ...

@@ -66,6 +66,8 @@ class BrokerPlan:
         port: the clients' port; 0 takes a free one, which a restart keeps.
         token: what clients must show, or None.
         max_payload: the largest message, in bytes.
+        max_store: how much its streams and buckets may hold, in bytes; None leaves it to the server, which takes three
+            quarters of what is free at its start.
         sync_interval: how much acknowledged mail a power cut may cost: a duration such as `1s`, or `always` for none.
     """
 
@@ -77,6 +79,7 @@ class BrokerPlan:
     cluster: ClusterPlan | None = None
     max_payload: int = MAX_PAYLOAD_BYTES
     sync_interval: str = "1s"
+    max_store: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` makes an equal plan."""
@@ -118,6 +121,8 @@ def server_config(plan: BrokerPlan, home: Path, *, port: int, ports: Path, log: 
         "logfile_size_limit": _LOG_LIMIT_BYTES,
         "logfile_max_num": 2,
     }
+    if plan.max_store is not None:
+        config["jetstream"]["max_file_store"] = plan.max_store
     if plan.token is not None:
         config["authorization"] = {"token": plan.token}
     if plan.cluster is not None:

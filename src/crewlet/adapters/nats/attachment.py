@@ -5,6 +5,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,7 +18,7 @@ from crewlet.adapters.nats.deadletters import NatsDeadLetters
 from crewlet.adapters.nats.jsapi import Reply, ask
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
 from crewlet.adapters.nats.pulls import Pulls
-from crewlet.adapters.nats.streams import NS, stream_of
+from crewlet.adapters.nats.streams import NS, StreamGone, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
 from crewlet.mail.batching import NAK_CAP_S
 from crewlet.mail.feed import PULL_EXPIRY_S
@@ -32,6 +33,7 @@ SETTLE_PAUSE_S = 0.1
 PROOF_BUDGET_S = 3.0
 PROOF_MARGIN_S = 0.3
 FINISHED_REMEMBERED = 1024
+DEAF_S = 15.0
 ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
 
 Mark = tuple[int, datetime]
@@ -93,6 +95,7 @@ class NatsFeed:
         self._prolonging: asyncio.Task[None] | None = None
         self.on_arrival: Callable[[], None] = lambda: None
         self.good_until = math.inf
+        self._wonder_at = -math.inf
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
 
     async def open(self) -> None:
@@ -113,9 +116,16 @@ class NatsFeed:
     async def take(self, count: int, wait_s: float) -> Sequence[Delivery]:
         if not self._arrived:
             await self._pulls.pull(count, wait_s)
+            await self._wonder()
         if self._pulls.is_closing:
             return ()
         return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+
+    async def _wonder(self) -> None:
+        """Refused for longer than an election lasts: find out whether there is anything left to pull from."""
+        if self._pulls.deaf_s >= DEAF_S and self._clock.elapsed() >= self._wonder_at and not self._pulls.is_closing:
+            self._wonder_at = self._clock.elapsed() + DEAF_S
+            await self._consumers.say_if_gone(self._subscription)
 
     def leftovers(self) -> Sequence[Delivery]:
         left, self._arrived = list(self._arrived), deque()
@@ -150,7 +160,7 @@ class NatsFeed:
             self._let_go(one)
 
     async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
-        held = self._hand.get(delivery.sequence)
+        held = self._held(delivery)
         if held is None:
             return True
         try:
@@ -165,7 +175,8 @@ class NatsFeed:
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            self._hand.pop(delivery.sequence, None)
+            if self._held(delivery) is not None:
+                del self._hand[delivery.sequence]
 
     def prolong(self) -> None:
         if self._prolonging is None or self._prolonging.done():
@@ -211,12 +222,17 @@ class NatsFeed:
         self._arrived.append(delivery)
         self.on_arrival()
 
+    def _held(self, delivery: Delivery) -> Held | None:
+        """What is in hand of this very delivery: a stream that was made anew gives its sequences out again."""
+        held = self._hand.get(delivery.sequence)
+        return held if held is not None and held.delivery is delivery else None
+
     def _let_go(self, held: Held) -> None:
         if self._hand.get(held.delivery.sequence) is held:
             del self._hand[held.delivery.sequence]
 
     def _stop_prolonging(self, deliveries: Sequence[Delivery]) -> list[Held]:
-        held = [one for delivery in deliveries if (one := self._hand.get(delivery.sequence)) is not None]
+        held = [one for delivery in deliveries if (one := self._held(delivery)) is not None]
         for one in held:
             one.is_prolonged = False
         return held
@@ -288,15 +304,22 @@ class NatsFeed:
 
         An answer from the consumer's leader comes after it took in whatever this connection sent before.
         """
-        info = await self._ask_info()
-        if info is not None and int(info["num_waiting"]) > 0:
+        try:
+            info = await self._ask_info()
+            has_pulls = info is not None and int(info["num_waiting"]) > 0
+        except StreamGone:
+            has_pulls = True  # surely not; but the one who says so need not be the consumer's leader
+        if has_pulls:
             await self._clock.sleep(min(longest_s, PULL_EXPIRY_S) + PROOF_MARGIN_S)
-            await self._ask_info()
+            with suppress(StreamGone):
+                await self._ask_info()
         self._pulls.doubt_s = None
 
     async def _ask_info(self) -> Reply | None:
         try:
             return await self._consumers.info(self._subscription, budget_s=PROOF_BUDGET_S)
+        except StreamGone:
+            raise
         except Unavailable as error:
             raise DetachUnproven(f"the broker did not confirm that {self._subscription} has no open pull") from error
 

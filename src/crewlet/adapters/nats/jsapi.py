@@ -10,6 +10,7 @@ from typing import Any, cast
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.translate import ApiError
 from crewlet.ports.errors import NotLive, Unavailable
+from crewlet.ports.mail import StoreFull
 
 REQUEST_TIMEOUT_S = 1.5
 RETRY_PAUSE_S = 0.1
@@ -17,6 +18,8 @@ RETRY_PAUSE_S = 0.1
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 MESSAGE_EXCEEDS_MAXIMUM = 10054
+NO_ROOM = frozenset({10023, 10047})
+"""The limit of the server's store, or of the account's, is reached."""
 
 Reply = dict[str, Any]
 
@@ -62,6 +65,7 @@ def parse(data: bytes) -> Reply:
 
     Raises:
         ApiError: a definite refusal.
+        StoreFull: it has no room for this.
         Unavailable: the server cannot answer now, or this is not an answer of JetStream's.
     """
     try:
@@ -72,6 +76,8 @@ def parse(data: bytes) -> Reply:
     if fault is None:
         return reply
     code, description = int(fault.get("code", 0)), str(fault.get("description", ""))
+    if int(fault.get("err_code", 0)) in NO_ROOM:
+        raise StoreFull(f"the broker has no room left to store anything: {description}")
     if code == 408 or code >= 500:
         raise Unavailable(f"the broker answered: {description}")
     raise ApiError(code, int(fault.get("err_code", 0)), description)

@@ -11,7 +11,7 @@ from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.deadletters import NatsDeadLetters
 from crewlet.adapters.nats.lookup import Places
 from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
-from crewlet.adapters.nats.streams import STREAMS, ensure_stream, stream_of
+from crewlet.adapters.nats.streams import STREAMS, ensure_stream, say_what_was_deleted, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers
 from crewlet.mail.consuming import Consumer
 from crewlet.mail.deadletters import HEADROOM_BYTES
@@ -79,8 +79,10 @@ class NatsMail:
         """
         if self._switchboard.is_live:
             return
+        budget_s = self._connection.bring_up_s
+        await say_what_was_deleted(self._connection, budget_s=budget_s)
         for stream in STREAMS:
-            await ensure_stream(self._connection, stream, replicas=self._replicas, budget_s=self._connection.bring_up_s)
+            await ensure_stream(self._connection, stream, replicas=self._replicas, budget_s=budget_s)
         self._switchboard.is_live = True
 
     async def stop(self) -> None:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.jsapi import MESSAGE_EXCEEDS_MAXIMUM, REQUEST_TIMEOUT_S, parse
+from crewlet.adapters.nats.jsapi import MESSAGE_EXCEEDS_MAXIMUM, REQUEST_TIMEOUT_S, ask, parse
+from crewlet.adapters.nats.streams import stream_of
 from crewlet.adapters.nats.translate import ID_IN_PROCESS, UNDECIDED_SEQUENCE, ApiError
-from crewlet.ports.errors import Misuse, NotLive, Unavailable
-from crewlet.ports.mail import MailRefused, MessageTooLarge, Published
+from crewlet.ports.errors import CrewletError, Misuse, NotLive, Unavailable
+from crewlet.ports.mail import MailRefused, MessageTooLarge, Published, StoreFull
 
 ID_HEADER = "Crewlet-Message-Id"
 WAKE_HEADER = "Crewlet-Wake"
@@ -25,7 +26,7 @@ async def publish_raw(
     headers: Mapping[str, str],
     *,
     message_id: str | None = None,
-    budget_s: float = PUBLISH_BUDGET_S,
+    budget_s: float | None = None,
     admit: Callable[[], None] | None = None,
 ) -> Published:
     """Publish, and repeat under the same `message_id` while nobody answers. Without an id it is tried once.
@@ -36,10 +37,12 @@ async def publish_raw(
     Raises:
         MessageTooLarge: over the server's or the stream's ceiling.
         MailRefused: the stream refused it for another definite reason.
+        StoreFull: the server has no room for it.
         Unavailable: unknown.
     """
     sent = {**headers, DEDUPE_HEADER: message_id} if message_id is not None else dict(headers)
-    ends = connection.clock.elapsed() + (budget_s if message_id is not None else 0.0)
+    patience_s = PUBLISH_BUDGET_S if budget_s is None else budget_s
+    ends = connection.clock.elapsed() + (patience_s if message_id is not None else 0.0)
     is_first = True
     while True:
         if admit is not None:
@@ -47,7 +50,7 @@ async def publish_raw(
         try:
             reply = parse((await connection.request(topic, data, timeout_s=REQUEST_TIMEOUT_S, headers=sent)).data)
             return Published(int(reply["seq"]), is_first and bool(reply.get("duplicate", False)))
-        except NotLive:
+        except (NotLive, StoreFull):
             raise
         except Misuse as error:
             raise MessageTooLarge(str(error)) from error
@@ -60,6 +63,16 @@ async def publish_raw(
                 raise Unavailable(f"the broker has not decided on the message on {topic}: {error}") from error
         except Unavailable as error:
             if connection.clock.elapsed() + RETRY_PAUSE_S >= ends:
-                raise Unavailable(f"the broker did not confirm the message on {topic}: {error}") from error
+                why = await _why(connection, topic) if message_id is not None else ""
+                raise Unavailable(f"the broker did not confirm the message on {topic}: {error}{why}") from error
         is_first = False
         await connection.clock.sleep(RETRY_PAUSE_S)
+
+
+async def _why(connection: Connection, topic: str) -> str:
+    """What else can be said of a message that nobody confirmed: a server whose disk is full does not answer at all."""
+    try:
+        await ask(connection, f"STREAM.INFO.{stream_of(topic).name}", budget_s=0.0)
+    except CrewletError:
+        return ""
+    return "; it answers questions but stores nothing: its disk is full, or its members have no quorum (see its log)"

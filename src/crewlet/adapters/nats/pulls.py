@@ -61,6 +61,7 @@ class Pulls:
         self._event = asyncio.Event()
         self._forget_listener: Callable[[], None] = lambda: None
         self._troubles = 0
+        self._deaf_since: float | None = None
         self.is_closing = False
         self.doubt_s: float | None = None
         """The longest expiry among pulls whose end nobody confirmed; None when there is none."""
@@ -74,6 +75,11 @@ class Pulls:
     @property
     def unanswered(self) -> list[Pull]:
         return list(self._open.values())
+
+    @property
+    def deaf_s(self) -> float:
+        """For how long every pull was refused, for want of a consumer that could answer."""
+        return 0.0 if self._deaf_since is None else self._connection.clock.elapsed() - self._deaf_since
 
     def stop(self) -> None:
         """Ask nothing more; whoever waits for a pull stops waiting."""
@@ -100,7 +106,7 @@ class Pulls:
         if pull is None or pull.has_trouble:
             await self._pause()
         elif pull.is_ended:
-            self._troubles = 0
+            self._troubles, self._deaf_since = 0, None
 
     async def all_answered(self) -> None:
         """Wait until each open pull is answered or lost."""
@@ -196,6 +202,8 @@ class Pulls:
     async def _pause(self) -> None:
         """No consumer answers: an election, or it was deleted. Short pauses first, so that nobody stays deaf."""
         self._troubles += 1
+        if self._deaf_since is None:
+            self._deaf_since = self._connection.clock.elapsed()
         ceiling = 0.2 if self._troubles < 30 else 1.0
         ends = self._connection.clock.elapsed() + ceiling * (0.25 + 0.75 * self._entropy.random())
         while not self.is_closing and (left := ends - self._connection.clock.elapsed()) > 0:

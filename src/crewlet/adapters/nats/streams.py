@@ -7,9 +7,9 @@ import structlog
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import ask
-from crewlet.adapters.nats.translate import STREAM_NAME_IN_USE, ApiError
+from crewlet.adapters.nats.translate import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError
 from crewlet.mail.patterns import is_topic
-from crewlet.ports.errors import Misuse
+from crewlet.ports.errors import Misuse, Unavailable
 
 NS = 1_000_000_000
 DEDUPE_WINDOW_S = 120
@@ -18,6 +18,19 @@ MAX_CONSUMERS = 1_000_000
 """Said explicitly, because the broker's own default stops a stream at a thousand."""
 
 log = structlog.get_logger()
+
+
+class StreamGone(Unavailable):
+    """A stream that was there when this process started is not there any more: somebody deleted it."""
+
+
+def unavailable(error: ApiError, stream: str) -> Unavailable:
+    """What a refusal that no verb expects says of a stream."""
+    if error.err_code != STREAM_NOT_FOUND:
+        return Unavailable(str(error))
+    return StreamGone(
+        f"the stream {stream} was deleted, and what waited on it is lost; a node that starts makes it anew"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,40 @@ def stream_of(topic: str) -> MailStream:
             if topic.startswith(stream.prefix):
                 return stream
     raise Misuse(f"{topic!r} is not a mail topic")
+
+
+async def say_what_was_deleted(connection: Connection, *, budget_s: float) -> None:
+    """Raise the alarm for streams that were there once: they are made in order, so none is missing before another.
+
+    They are made anew all the same, since a company without its mail stands still; but not in silence.
+
+    Raises:
+        Unavailable: nobody answered within the budget.
+    """
+    made = set(await stream_names(connection, budget_s=budget_s))
+    missing: list[str] = []
+    for stream in STREAMS:
+        if stream.name not in made:
+            missing.append(stream.name)
+        elif missing:
+            for name in missing:
+                log.error("mail_stream_lost", stream=name, reason="it was deleted; what waited on it is gone")
+            return
+
+
+async def stream_names(connection: Connection, *, budget_s: float = 10.0) -> list[str]:
+    """The names of all streams, however many pages.
+
+    Raises:
+        Unavailable: nobody answered within the budget.
+    """
+    names: list[str] = []
+    while True:
+        page = await ask(connection, "STREAM.NAMES", {"offset": len(names)}, timeout_s=5.0, budget_s=budget_s)
+        found: list[str] = page.get("streams") or []
+        names.extend(found)
+        if len(names) >= int(page["total"]) or not found:
+            return names
 
 
 async def ensure_stream(connection: Connection, stream: MailStream, *, replicas: int, budget_s: float) -> None:

@@ -1,5 +1,6 @@
 """Durable subscriptions as JetStream consumers: their names, their settings, and the verbs on them."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,7 @@ import structlog
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, Reply, ask
-from crewlet.adapters.nats.streams import NS, MailStream, stream_of
+from crewlet.adapters.nats.streams import NS, MailStream, StreamGone, stream_names, stream_of, unavailable
 from crewlet.adapters.nats.translate import STREAM_NOT_FOUND, ApiError
 from crewlet.mail import topics
 from crewlet.mail.patterns import check_group, digest, matcher, readable
@@ -18,6 +19,7 @@ from crewlet.ports.mail import Backlog, Subscription
 
 MAX_ACK_PENDING = 10_000
 PAGE_TRIES = 8
+ALARM_EVERY_S = 60.0
 TOPIC_KEY, GROUP_KEY, MAKER_KEY = "crewlet_topic", "crewlet_group", "crewlet_maker"
 
 log = structlog.get_logger()
@@ -48,12 +50,14 @@ class Consumers:
     Attributes:
         ack_window_s: the window a consumer made here gets, and the least that one found here must have.
         last_cover: which subscription was last seen to keep a topic: where to ask first, never an answer.
+        alarmed_at: when the alarm for something that is gone was last raised, by its name.
     """
 
     connection: Connection
     entropy: Entropy
     ack_window_s: float
     last_cover: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
+    alarmed_at: dict[str, float] = field(default_factory=dict[str, float])
 
     async def ensure(self, subscription: Subscription) -> Ensured:
         """Make the consumer if it is not there, and mend one that would lose mail or give it back too soon.
@@ -82,7 +86,24 @@ class Consumers:
         except ApiError as error:
             if error.err_code == CONSUMER_NOT_FOUND:
                 return None
-            raise Unavailable(str(error)) from error
+            raise unavailable(error, stream.name) from error
+
+    async def say_if_gone(self, subscription: Subscription) -> None:
+        """Raise the alarm, now and then, when a subscription that nobody serves was deleted. Nothing is made anew."""
+        try:
+            if await self.info(subscription, budget_s=0.0) is None:
+                self._alarm(consumer_name(subscription), "mailbox_gone", topic=subscription.topic)
+        except StreamGone:
+            stream = stream_of(subscription.topic).name
+            self._alarm(stream, "mail_stream_lost", stream=stream, reason="it was deleted; what waited on it is gone")
+        except Unavailable as error:
+            log.info("mailbox_unserved", topic=subscription.topic, error=str(error))
+
+    def _alarm(self, name: str, event: str, **fields: str) -> None:
+        now = self.connection.clock.elapsed()
+        if now - self.alarmed_at.get(name, -math.inf) >= ALARM_EVERY_S:
+            self.alarmed_at[name] = now
+            log.error(event, **fields)
 
     async def backlog(self, subscription: Subscription) -> Backlog | None:
         info = await self.info(subscription)
@@ -97,13 +118,20 @@ class Consumers:
         except ApiError as error:
             if error.err_code == CONSUMER_NOT_FOUND:
                 return False
-            raise Unavailable(str(error)) from error
+            raise unavailable(error, stream.name) from error
         return True
 
     async def is_covered(self, topic: str) -> bool:
-        """Whether some subscription keeps what is published to a topic. Asked of the broker, never remembered."""
+        """Whether some subscription keeps what is published to a topic. Asked of the broker, never remembered.
+
+        A seat's mail is kept by its own mailbox and by nobody else who listens, so that one question answers for it,
+        however large the company. For any other topic all consumers are looked at where the likely one is gone.
+        """
         stream = stream_of(topic)
-        likely = self.last_cover.get(topic) or _mailbox_at(topic)
+        mailbox = topics.mailbox_at(topic)
+        if mailbox is not None:
+            return await self.info(mailbox) is not None
+        likely = self.last_cover.get(topic)
         if likely is not None and await self.info(likely) is not None:
             return True
         self.last_cover.pop(topic, None)
@@ -124,7 +152,9 @@ class Consumers:
         """
         matches = matcher(pattern)
         found: list[Subscription] = []
-        for stream in await self._streams():
+        for stream in await stream_names(self.connection):
+            if not stream.startswith("CREWLET_"):
+                continue
             for consumer in await self._all(stream):
                 subscription = _named(stream, consumer)
                 if subscription is not None and matches(subscription.topic):
@@ -156,7 +186,7 @@ class Consumers:
         except ApiError as error:
             if error.err_code == CONSUMER_EXISTS:
                 return False
-            raise Unavailable(str(error)) from error
+            raise unavailable(error, stream.name) from error
         return True
 
     async def _mend(self, stream: MailStream, subscription: Subscription, config: dict[str, Any]) -> None:
@@ -182,15 +212,7 @@ class Consumers:
         try:
             await ask(self.connection, f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}", body)
         except ApiError as error:
-            raise Unavailable(str(error)) from error
-
-    async def _streams(self) -> list[str]:
-        names: list[str] = []
-        while True:
-            page = await self._page("STREAM.NAMES", len(names))
-            names.extend(page.get("streams") or [])
-            if len(names) >= int(page["total"]) or not page.get("streams"):
-                return [name for name in names if name.startswith("CREWLET_")]
+            raise unavailable(error, stream.name) from error
 
     async def _all(self, stream: str) -> list[dict[str, Any]]:
         """Every consumer of a stream, however many pages. A listing that moved underneath is begun again."""
@@ -223,14 +245,6 @@ class Consumers:
 
     async def _page(self, subject: str, offset: int) -> Reply:
         return await ask(self.connection, subject, {"offset": offset}, timeout_s=5.0, budget_s=10.0)
-
-
-def _mailbox_at(topic: str) -> Subscription | None:
-    """The subscription of a seat's mailbox that has this topic, if the topic is one of those."""
-    tokens = topic.split(".")
-    if len(tokens) != 4 or not topics.is_handle(tokens[2]):
-        return None
-    return next((found for found in topics.mailbox(tokens[2]) if found.topic == topic), None)
 
 
 def _filters(consumer: dict[str, Any], topic: str) -> bool:

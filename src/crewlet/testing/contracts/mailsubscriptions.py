@@ -2,6 +2,7 @@
 
 import math
 
+from crewlet.mail import topics
 from crewlet.ports.errors import Fenced, Misuse
 from crewlet.ports.mail import Defer, MessageTooLarge, NoMailbox, Subscription
 from crewlet.testing.contracts.mailworld import Desk, MakeWorld, raises, send, until, until_backlog
@@ -41,6 +42,21 @@ async def a_message_over_the_ceiling_is_refused(make: MakeWorld) -> None:
         assert await world.kept(inbox.topic) == 0
         published = await mail.publish(inbox.topic, b"x", message_id="big")
         assert not published.is_duplicate
+
+
+async def a_seats_mail_is_kept_by_its_own_mailbox_alone(make: MakeWorld) -> None:
+    async with make() as world:
+        mail = await world.client()
+        inbox = topics.inbox(f"seat-{world.topic('x').split('.')[2]}")
+        await mail.ensure_subscription(Subscription(inbox.topic, "somebody-who-listens"))
+        await raises(mail.publish(inbox.topic, b"x", message_id="e1"), NoMailbox)
+        assert await world.kept(inbox.topic) == 0
+        await mail.ensure_subscription(inbox)
+        published = await mail.publish(inbox.topic, b"x", message_id="e1")
+        assert not published.is_duplicate
+        desk = Desk()
+        await mail.attach(inbox, desk, good_until=math.inf)
+        await until(world, lambda: desk.ids == ["e1"])
 
 
 async def a_publish_that_is_not_admitted_sends_nothing(make: MakeWorld) -> None:

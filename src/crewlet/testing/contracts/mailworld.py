@@ -46,7 +46,7 @@ class MailWorld(Protocol):
         ...
 
     def topic(self, name: str) -> str:
-        """A topic that no other check uses: `crewlet.agent.{something}.{name}`."""
+        """A topic that no other check uses: `crewlet.agent.{something}.x.{name}`, so that it is no seat's."""
         ...
 
     async def client(self, *, is_started: bool = True) -> LiveMail:

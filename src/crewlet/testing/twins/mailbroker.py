@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from crewlet.mail import topics
 from crewlet.mail.feed import PULL_EXPIRY_S
 from crewlet.mail.patterns import check_group, is_topic, matcher
 from crewlet.ports.clock import Clock
@@ -154,7 +155,9 @@ class TwinBroker:
         if len(data) > self.max_payload:
             raise MessageTooLarge(f"{len(data)} bytes are over the ceiling of {self.max_payload}")
         covering = [durable for durable in self._durables.values() if durable.subscription.topic == topic]
-        if prefix in INTEREST_PREFIXES and not covering:
+        mailbox = topics.mailbox_at(topic)
+        is_kept = bool(covering) if mailbox is None else mailbox in self._durables
+        if prefix in INTEREST_PREFIXES and not is_kept:
             raise NoMailbox(f"no subscription keeps what is published to {topic}")
         now = self.clock.elapsed()
         self._seen = {seen: at for seen, at in self._seen.items() if now - at[1] < DEDUPE_WINDOW_S}
