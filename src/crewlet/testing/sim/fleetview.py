@@ -68,23 +68,26 @@ class FleetView:
         placement = self._placements[handle]
         size = sum(other == placement for other in self._placements.values())
         since, me = listed_at - _RACE_S, owner.partition(":")[0]
-        instants = [
-            since,
-            *(t for s in self._stays.values() for one in s for t in (one.since, one.until) if since <= t <= now),
-        ]
-        fewest = min(self._count(placement, me, instant) for instant in instants)
-        return -(-size // max(1, fewest))
+        return -(-size // self._counted(placement, me, since, now))
 
-    def _count(self, placement: Placement, me: str, instant: float) -> int:
-        """How many nodes counted, the claiming one included whether or not its row shows."""
-        count = 1
-        for node_id, stays in self._stays.items():
-            if node_id == me:
+    def _counted(self, placement: Placement, me: str, since: float, until: float) -> int:
+        """How many nodes counted all that time, the claiming one included whether or not its row shows.
+
+        One that left meanwhile may have been heard to leave, and its successor is not in the roster yet.
+        """
+        return 1 + sum(
+            self._is_counted(stays, placement, node_id, since, until)
+            for node_id, stays in self._stays.items()
+            if node_id != me
+        )
+
+    def _is_counted(self, stays: list[_Stay], placement: Placement, node_id: str, since: float, until: float) -> bool:
+        for stay in stays:
+            if stay.until <= since:
                 continue
-            count += any(
-                stay.since <= instant < stay.until
-                and stay.row.places_seats
-                and placement.matches(node_id, stay.row.labels)
-                for stay in stays
-            )
-        return count
+            if stay.since > since or not (stay.row.places_seats and placement.matches(node_id, stay.row.labels)):
+                return False
+            since = stay.until
+            if since >= until:
+                return True
+        return False

@@ -13,7 +13,6 @@ from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Program, ProgramNotStarted, ProgramSpec
-from crewlet.ports.signals import NoSignals
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.testing.sim.cells import SimCellStore, SimStore
 from crewlet.testing.sim.dice import Dice, SimEntropy
@@ -21,6 +20,7 @@ from crewlet.testing.sim.history import History
 from crewlet.testing.sim.judge import Judge, RunningTurn
 from crewlet.testing.sim.loop import PROCESS, Process, SimLoop
 from crewlet.testing.sim.mail import SimMailBroker, SimMailWire
+from crewlet.testing.sim.signals import SignalHub, SimSignals
 from crewlet.testing.sim.wire import Broker, Line, Wire
 from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.virtual import EPOCH
@@ -93,6 +93,7 @@ class Stage:
     broker: Broker
     store: SimStore
     mail: SimMailBroker
+    signals: SignalHub
     calm: "Calm"
     world: Context
     ttl_s: float
@@ -281,7 +282,7 @@ class Incarnation:
             close_mail=close_mail,
             is_linked=lambda: True,
             programs=NoPrograms(),
-            signals=NoSignals(),
+            signals=SimSignals(stage.signals, self.wire, self.wire.own),
             clock=machine.clock,
             entropy=self._entropy,
             deadline=NoDeadline(),
@@ -361,6 +362,7 @@ class Machine:
     def _gone(self, life: Incarnation) -> None:
         self.stage.loop.kill(life.process)
         self.stage.judge.died(life.process)
+        self.stage.signals.forget(life.wire)
         for bucket in self.stage.store.buckets.values():
             bucket.forget(life.wire)
         if self.life is life:

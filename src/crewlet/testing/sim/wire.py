@@ -125,7 +125,7 @@ class _Stream:
 
 
 class Wire:
-    """One node incarnation's connection."""
+    """One node incarnation's connection. What runs in its context `own` belongs to the process."""
 
     def __init__(self, process: Process, line: Line, broker: Broker, dice: Dice, world: Context) -> None:
         self._process = process
@@ -133,8 +133,8 @@ class Wire:
         self._broker = broker
         self._dice = dice
         self._world = world
-        self._own = world.copy()
-        self._own.run(PROCESS.set, process)
+        self.own = world.copy()
+        self.own.run(PROCESS.set, process)
         self._out = _Stream(world)
         self._back = _Stream(world)
 
@@ -184,6 +184,12 @@ class Wire:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         return True
+
+    def tell(self, effect: Callable[[], None]) -> None:
+        """Send something to the broker, in order with what is asked of it, and never hear of it."""
+        line, now = self._line, asyncio.get_running_loop().time()
+        if not (line.cut_out or (line.lost_out and self._dice.chance(line.lost_out))):
+            self._out.add(now + self._delay(), lambda: self._told(effect))
 
     def push(self, arrive: Callable[[], None]) -> bool:
         """Send something from the broker, in order with its answers. False: it never arrives.
@@ -243,11 +249,17 @@ class Wire:
         if at >= request.until:
             self._gives_up(request)
 
+    def _told(self, effect: Callable[[], None]) -> None:
+        if self._broker.is_stalled:
+            self._broker.wait(lambda: self._told(effect))
+        elif not self._broker.is_down:
+            effect()
+
     def _gives_up(self, request: "_Request") -> None:
         """No answer comes in time: the node notices when its patience ends, unless it sleeps then and one comes."""
         loop = asyncio.get_running_loop()
         if loop.time() <= request.until:
-            loop.call_at(request.until, _give_up, request.answer, context=self._own)
+            loop.call_at(request.until, _give_up, request.answer, context=self.own)
 
     def _delay(self) -> float:
         line, dice = self._line, self._dice

@@ -23,6 +23,7 @@ from crewlet.testing.sim.judge import Judge, Violation
 from crewlet.testing.sim.loop import SimLoop
 from crewlet.testing.sim.machine import PLANTED, Calm, Machine, Stage
 from crewlet.testing.sim.mail import SimMailBroker
+from crewlet.testing.sim.signals import SignalHub
 from crewlet.testing.sim.wire import Broker
 from crewlet.testing.virtual import Stuck
 
@@ -189,6 +190,10 @@ class _World:
             self._broker,
             SimStore(self._broker, dice, self.judge),
             mail,
+            SignalHub(
+                Dice(self._options.seed, "signals"),
+                loses=Dice(self._options.seed, "signal loss").pick((0.0, 0.0, 0.2, 1.0)),
+            ),
             Calm(),
             copy_context(),
             self._ttl_s,
