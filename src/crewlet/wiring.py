@@ -28,6 +28,7 @@ from crewlet.adapters.process.programs import LocalPrograms
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.adapters.system.logs import configure_logs
+from crewlet.adapters.system.loopwatch import loop_watched
 from crewlet.company.model import Company
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.node.assembly import Node, NodeConfig, Ports
@@ -37,6 +38,7 @@ from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.supervisor.page import PAGE_ENV, PageDeadline
 from crewlet.supervisor.parent import BROKER_TOKEN_ENV, BROKER_URL_ENV
+from crewlet.supervisor.watchdog import Watchdog
 from crewlet.turns.runners import minimal_env
 from crewlet.web.app import create_app
 from crewlet.web.server import serve
@@ -47,7 +49,8 @@ _log = structlog.get_logger()
 def run_node(settings: Settings, company: Company) -> int:
     """Run one node until it is told to stop, on the calling (main) thread.
 
-    SIGTERM or SIGINT drains it; a second one ends it at once. SIGUSR2 prints every thread's stack to stderr.
+    SIGTERM or SIGINT drains it; a second one ends it at once. SIGUSR2 prints every thread's stack to stderr. A node
+    whose loops have not turned for a lease TTL ends with exit code 75; see `crewlet.supervisor.watchdog`.
 
     Returns:
         0 after a drain, 1 when the broker could not be reached in time.
@@ -85,12 +88,19 @@ async def _main(settings: Settings, company: Company) -> int:
             return 0
         try:
             async with _served(node, settings):
-                if await _unless_stopped(node.start(), stopping):
-                    await stopping.wait()
+                with loop_watched(), _watchdog(node, can_lapse=ports.leases_can_lapse):
+                    if await _unless_stopped(node.start(), stopping):
+                        await stopping.wait()
                 await node.drain()
         finally:
             await node.close()
     return 0
+
+
+def _watchdog(node: Node, *, can_lapse: bool) -> Watchdog:
+    """Armed until the stop begins, which may take as long as it needs. The TTL in force is its limit."""
+    beats = node.beats
+    return Watchdog(beats.worst, threshold_s=beats.threshold_s, poll_s=beats.beat_s, dies_at_thaw=can_lapse)
 
 
 @contextlib.asynccontextmanager
@@ -194,6 +204,7 @@ def _node_config(settings: Settings, owner: str) -> NodeConfig:
         lease_ttl_s=settings.coordination.lease_ttl_seconds,
         program_env=minimal_env(os.environ),
         company_dir=str(settings.company.parent),
+        removed_seat_grace_s=settings.mail.removed_seat_grace_seconds,
     )
 
 

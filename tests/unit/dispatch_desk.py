@@ -15,6 +15,7 @@ from crewlet.company.model import Company, Seat
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.ledger import LEDGER_BUCKET, Completion, Ledger
 from crewlet.mail.outbox import Outbox, decode
+from crewlet.mail.screening import Posture
 from crewlet.ports.cells import Cells, Unknown, WriteResult
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Delivery, Mail, Outcome, Published
@@ -78,6 +79,8 @@ class Desk:
         self.owned: int | None = 7
         self.fence: SeatFence | None = self.new_fence(7)
         self.deferrals: list[str] = []
+        self.holds: list[str] = []
+        self.posture: Posture = "current"
         self.notes: list[TurnNote] = []
         self.watcher: Callable[[TurnNote], None] = self.notes.append
         self.mail = FakeMail()
@@ -100,6 +103,8 @@ class Desk:
             may_start=lambda _: self.owned,
             note_deferral=self.deferrals.append,
             fence=lambda _: self.fence,
+            holds=lambda _: self.holds,
+            posture=lambda: self.posture,
             ledger=self.ledger,
             outbox=self.outbox,
             runner=self.runner,

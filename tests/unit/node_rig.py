@@ -83,6 +83,9 @@ class Fleet:
     cut: set[str] = field(default_factory=set[str])
     refused: set[str] = field(default_factory=set[str])
     break_next: str = ""
+    poison: set[str] = field(default_factory=set[str])
+    roles: frozenset[str] = frozenset({"seats"})
+    removed_seat_grace_s: float = 24 * 3600.0
 
     def __post_init__(self) -> None:
         self.store = LocalCells(self.clock)
@@ -104,11 +107,12 @@ class Fleet:
         config = NodeConfig(
             node_id=name,
             owner=f"{name}:{incarnation}",
-            roles=frozenset({"seats"}),
+            roles=self.roles,
             labels={},
             max_concurrent=32,
             lease_ttl_s=TTL_S,
             program_env={},
+            removed_seat_grace_s=self.removed_seat_grace_s,
         )
         ports = Ports(
             lease_cells=shared,
@@ -195,6 +199,8 @@ class _Recorder:
         if self._fleet.break_next:
             reason, self._fleet.break_next = self._fleet.break_next, ""
             raise TurnBroke(reason)
+        for trigger in self._fleet.poison.intersection(triggers):
+            raise TurnBroke(f"{trigger} is poison")
         left_s = self._fleet.turn_s
         while left_s > 0:
             turn.fence.check()

@@ -40,6 +40,12 @@ def test_an_empty_file_is_one_node_on_one_machine() -> None:
     )
 
 
+def test_the_grace_of_a_removed_seats_mail_is_a_day_unless_it_says_otherwise() -> None:
+    assert read("").mail.removed_seat_grace_seconds == 24 * 3600
+    assert read("mail: {removed_seat_grace_seconds: 90}").mail.removed_seat_grace_seconds == 90
+    assert read("mail:").mail.removed_seat_grace_seconds == 24 * 3600
+
+
 CLUSTER = """\
 node: {id: one, roles: [seats, ingress], labels: {" zone ": " eu "}, max_concurrent: 4, data_dir: ../data}
 coordination: {type: embedded-kv, lease_ttl_seconds: 10}
@@ -171,6 +177,10 @@ REFUSED = {
     "short lease": (
         "coordination: {lease_ttl_seconds: 2.9}",
         "c.yaml:1: coordination.lease_ttl_seconds: '2.9' is not a number from 3 to 3600; write such a number.",
+    ),
+    "a grace without an end": (
+        "mail: {removed_seat_grace_seconds: 0}",
+        "c.yaml:1: mail.removed_seat_grace_seconds: '0' is not a number from 1 to 7776000; write such a number.",
     ),
     "local beside an external stream": (
         "coordination:\n  type: local\nstream: {type: nats, url: nats://b}",

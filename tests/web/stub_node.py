@@ -11,7 +11,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crewlet.company.model import Company, Seat
+from crewlet.duties.frame import UnknownDuty
 from crewlet.mail.outbox import UnknownSeat
+from crewlet.node.dutystatus import DutiesSnapshot, DutySnapshot, TickSnapshot
+from crewlet.node.letterdesk import UnknownLetter
+from crewlet.node.mailstatus import (
+    DroppedLetter,
+    Letter,
+    LetterDelivery,
+    LetterDetail,
+    Letters,
+    ReplayedLetter,
+    SeatMail,
+)
 from crewlet.node.settings import ApiSettings
 from crewlet.node.status import (
     FleetSnapshot,
@@ -41,12 +53,92 @@ FLEET = FleetSnapshot(
 
 
 @dataclass(slots=True)
+class StubDuties:
+    """One duty, whose next tick ends as a test says; raises `problem` when there is one."""
+
+    next_tick: TickSnapshot = field(default_factory=lambda: TickSnapshot("done", "1 mailboxes retired", STARTED))
+    problem: Exception | None = None
+
+    async def list(self) -> DutiesSnapshot:
+        if self.problem is not None:
+            raise self.problem
+        duty = DutySnapshot("maintenance", "cleans up", 900.0, "n1", "n1:ab", STARTED, 1200.5, self.next_tick)
+        return DutiesSnapshot("n1", True, (duty, DutySnapshot("scheduler", "fires", 30.0)))
+
+    async def run(self, name: str) -> TickSnapshot:
+        if self.problem is not None:
+            raise self.problem
+        if name != "maintenance":
+            raise UnknownDuty(f"there is no duty {name!r}; the duties are maintenance")
+        return self.next_tick
+
+
+LETTER = Letter(
+    id="17-0a1b2c3d",
+    seat="writer",
+    topic="crewlet.agent.writer.inbox",
+    group="agent-writer",
+    mail="order-1",
+    source="person",
+    subject="An order",
+    deliveries=25,
+    reason="the model\x1b[2J refused",
+    published_at=STARTED,
+    buried_at=STARTED,
+)
+
+
+@dataclass(slots=True)
+class StubLetters:
+    """Dead letters in a list; raises `problem` when there is one."""
+
+    kept: list[Letter] = field(default_factory=lambda: [LETTER])
+    asked: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    problem: Exception | None = None
+
+    async def list(self, seat: str | None = None, *, after: str | None = None, limit: int = 50) -> Letters:
+        self._note("list", seat, after, limit)
+        found = [each for each in self.kept if seat in (None, each.seat)]
+        return Letters(tuple(found[:limit]), found[limit - 1].id if len(found) > limit else None)
+
+    async def show(self, letter_id: str) -> LetterDetail:
+        self._note("show", letter_id)
+        history = (LetterDelivery(2, "n1:ab", STARTED), LetterDelivery(25, "n2:cd", STARTED, "the model refused"))
+        return LetterDetail(self._found(letter_id), history, "external_notification", "", "Please.\x07\nNow.")
+
+    async def replay(self, letter_id: str, *, again: bool = False) -> ReplayedLetter:
+        self._note("replay", letter_id, again)
+        letter = self._found(letter_id)
+        return ReplayedLetter(letter.id, letter.seat, letter.mail, STARTED, is_repeat=letter.replay is not None)
+
+    async def drop(self, letter_id: str) -> DroppedLetter:
+        self._note("drop", letter_id)
+        letter = self._found(letter_id)
+        self.kept.remove(letter)
+        return DroppedLetter(letter.id, letter.seat, letter.mail)
+
+    def _note(self, *what: Any) -> None:
+        self.asked.append(what)
+        if self.problem is not None:
+            raise self.problem
+
+    def _found(self, letter_id: str) -> Letter:
+        found = next((each for each in self.kept if each.id == letter_id), None)
+        if found is None:
+            raise UnknownLetter(letter_id)
+        return found
+
+
+@dataclass(slots=True)
 class StubCommands:
     """Keeps what was sent; raises `problem` when there is one."""
 
     sent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     outcomes: dict[str, MailOutcome] = field(default_factory=dict[str, MailOutcome])
+    inboxes: dict[str, SeatMail] = field(default_factory=dict[str, SeatMail])
+    letters: StubLetters = field(default_factory=StubLetters)
     problem: Exception | None = None
+    duties: StubDuties = field(default_factory=StubDuties)
 
     async def send_mail(self, handle: str, body: str, *, message_id: str | None = None, **rest: str) -> SentMail:
         self._check(handle)
@@ -54,6 +146,10 @@ class StubCommands:
         is_duplicate = any(each["id"] == mail["id"] for each in self.sent)
         self.sent.append(mail)
         return SentMail(mail["id"], is_duplicate)
+
+    async def seat_mail(self, handle: str) -> SeatMail:
+        self._check(handle)
+        return self.inboxes.get(handle, SeatMail(handle, 0, 0, node="n1"))
 
     async def mail_outcome(self, handle: str, message_id: str) -> MailOutcome:
         self._check(handle)
@@ -86,6 +182,8 @@ class StubNode:
     def reset(self) -> None:
         fresh = StubNode()
         self.snapshot, self.fleet_snapshot, self.fleet_problem = fresh.snapshot, fresh.fleet_snapshot, None
+        self.commands.duties = StubDuties()
+        self.commands.inboxes, self.commands.letters = {}, StubLetters()
         self.commands.sent, self.commands.outcomes, self.commands.problem = [], {}, None
 
     def change(self, **fields: Any) -> None:

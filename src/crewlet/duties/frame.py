@@ -209,8 +209,9 @@ class Duties:
         try:
             done = await self._tasks.within(_awaited(duty.work()), at_most_s, self._clock.sleep, f"{duty.name}: tick")
         except (CrewletError, TimeoutError) as error:
-            _log.warning("duty_tick_failed", duty=duty.name, error=str(error))
-            return "failed", str(error)
+            problem = _STOPPING if self._is_stopping and isinstance(error, TimeoutError) else str(error)
+            _log.warning("duty_tick_failed", duty=duty.name, error=problem)
+            return "failed", problem
         except Exception as error:  # noqa: BLE001 -- the next tick begins from what is true then
             _log.exception("duty_tick_broke", duty=duty.name)
             return "failed", repr(error)

@@ -3,6 +3,8 @@
 The same assembly runs on a laptop, in a fleet, over twins and in a simulation: only the bundle differs.
 """
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -10,13 +12,21 @@ import structlog
 
 from crewlet import __version__
 from crewlet.company.model import Company, Seat
+from crewlet.kit.beats import Beats
 from crewlet.kit.supervise import Tasks
+from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
-from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.outbox import Outbox
+from crewlet.mail.pauses import PAUSES_BUCKET
+from crewlet.mail.pausewatch import PauseWatch
+from crewlet.mail.replays import REPLAYS_BUCKET, Replays
+from crewlet.mail.retirement import GRACE_S
 from crewlet.node.commands import Commands
+from crewlet.node.duties import DutyDesk, open_company_work
 from crewlet.node.fleet import FleetReader
 from crewlet.node.freednews import FreedNews
+from crewlet.node.inboxdesk import InboxDesk
+from crewlet.node.letterdesk import LetterDesk
 from crewlet.node.seat import SeatRuntime
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.ports.cells import BucketSpec, CellStore
@@ -58,6 +68,7 @@ class Ports:
         is_linked: whether the broker's connection is up.
         signals: by which the nodes hear of each other at once; nothing rests on one.
         leases_can_lapse: whether a peer could take over; false under `local`.
+        is_watched: whether somebody reads `Node.beats`.
     """
 
     lease_cells: CellStore
@@ -71,6 +82,7 @@ class Ports:
     entropy: Entropy
     deadline: Deadline
     leases_can_lapse: bool
+    is_watched: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,7 @@ class NodeConfig:
         company_dir: the folder of the company document: where programs run unless their seat says otherwise.
         handoff_wait_s: how long a hand-over other than a drain waits for the running turn.
         lease_protocol: what holding a lease means to this build.
+        removed_seat_grace_s: how long the mail of a seat that left the company is kept.
     """
 
     node_id: str
@@ -100,6 +113,7 @@ class NodeConfig:
     company_dir: str | None = None
     handoff_wait_s: float = 600.0
     lease_protocol: int = LEASE_PROTOCOL
+    removed_seat_grace_s: float = GRACE_S
 
 
 class Node:
@@ -143,12 +157,37 @@ class Node:
         )
         if self.leases.ttl_s != config.lease_ttl_s:
             _log.warning("lease_ttl_adopted", asked_s=config.lease_ttl_s, ttl_s=self.leases.ttl_s)
+        self.beats = Beats(ports.clock.elapsed, self.leases.ttl_s if ports.is_watched else math.inf)
         self._ledger = Ledger(await ports.cells.open(LEDGER_BUCKET))
+        self._journal = Journal(await ports.cells.open(DELIVERIES_BUCKET), config.owner, ports.clock)
+        paused = await ports.cells.open(PAUSES_BUCKET)
+        self._pauses = PauseWatch(paused, ports.clock, lambda: self.seats.on_pauses())
         self._mail = await ports.open_mail(self.leases.ttl_s)
         self._outbox = Outbox(self._mail, self.company, ports.clock, config.node_id)
         self._slots = Slots(config.max_concurrent)
-        self._mailboxes = Mailboxes(self._mail, ports.clock, alarm_after_s=self.leases.ttl_s)
-        self.seats = SeatRuntime(self.company, self._mail, self._dispatch, clock=ports.clock)
+        work = await open_company_work(
+            node_id=config.node_id,
+            owner=config.owner,
+            roles=config.roles,
+            grace_s=config.removed_seat_grace_s,
+            company=self.company,
+            lease_cells=ports.lease_cells,
+            cells=ports.cells,
+            leases=self.leases,
+            mail=self._mail,
+            clock=ports.clock,
+            entropy=ports.entropy,
+            has_peers=ports.leases_can_lapse,
+        )
+        self._mailboxes, self._duties = work.mailboxes, work.duties
+        self.seats = SeatRuntime(
+            self.company,
+            self._mail,
+            self._dispatch,
+            pauses=self._pauses,
+            journal=self._journal,
+            clock=ports.clock,
+        )
         self.host = SeatHost(
             HostConfig(
                 node_id=config.node_id,
@@ -164,10 +203,12 @@ class Node:
             entropy=ports.entropy,
             deadline=ports.deadline,
             leases_can_lapse=ports.leases_can_lapse,
+            beats=self.beats,
             on_beat=ports.deadline.beat,
+            status=work.roster.status,
             on_freed=self._freed_news.tell,
         )
-        self.commands = Commands(self._outbox, self._ledger, ports.entropy)
+        self.commands = self._make_commands(work.desk)
         self._fleet = FleetReader(self.leases, leases, self.company, config.node_id)
 
     def company(self) -> Company:
@@ -184,8 +225,10 @@ class Node:
             _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
             self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
         self._has_claimed = True
+        self._pauses.start()
         self._forget_news = await self._freed_news.listen(self.host.hear_freed)
         await self.host.start()
+        self._duties.start()
         self._is_started = True
         self._ports.deadline.beat()
         _log.info("node_started", node=self._config.node_id, owner=self._config.owner)
@@ -197,12 +240,15 @@ class Node:
         self._is_draining = True
         _log.info("engine_draining", in_flight=self.seats.in_flight)
         self._slots.close()
+        giving_back = self._tasks.start(self._duties.stop(), "giving duties back")
         await self.host.drain()
+        await asyncio.wait([giving_back])
         self._mail.pause()
         _log.info("drain_complete")
 
     async def close(self) -> None:
-        """Stop everything. Seats still held are given back as well as the store lets us."""
+        """Stop everything. Duties and seats still held are given back as well as the store lets us."""
+        await self._duties.stop()
         await self._tasks.stop()
         if self._forget_news is not None:
             await self._forget_news()
@@ -210,6 +256,7 @@ class Node:
         if self._has_claimed and self.seats.in_flight == 0:
             # Whatever lease could not be given back, nothing acts under it any more.
             self._ports.deadline.good_until(None)
+        await self._pauses.stop()
         await self.leases.stop()
         await self._ports.close_mail()
         _log.info("engine_stopped", node=self._config.node_id)
@@ -232,6 +279,9 @@ class Node:
             unproven_seconds=dict(self.host.unproven_seconds()) or None,
             nodes=self.host.live_nodes,
             last_errors=dict(self.seats.last_errors()) or None,
+            dead_letters=self._mail.tally.dead_letters or None,
+            failed_burials=self._mail.tally.failed_burials or None,
+            held_back=dict(self.seats.held_back()) or None,
         )
 
     async def fleet(self) -> FleetSnapshot:
@@ -242,6 +292,22 @@ class Node:
         """
         return await self._fleet.read()
 
+    def _make_commands(self, duties: DutyDesk) -> Commands:
+        ports, config = self._ports, self._config
+        inboxes = InboxDesk(
+            mail=self._mail,
+            ledger=self._ledger,
+            journal=self._journal,
+            company=self.company,
+            fleet=self.fleet,
+            held=lambda handle: self.seats.held_back().get(handle),
+            node_id=config.node_id,
+            clock=ports.clock,
+        )
+        replays = Replays(self._mail, self._ledger, lambda: ports.cells.open(REPLAYS_BUCKET), config.owner, ports.clock)
+        letters = LetterDesk(self._mail.dead_letters, replays, self.company, config.node_id)
+        return Commands(self._outbox, ports.entropy, inboxes, letters, duties)
+
     def _dispatch(self, seat: Seat, term: Term) -> SeatDispatch:
         ports = self._ports
         return SeatDispatch(
@@ -249,6 +315,7 @@ class Node:
             may_start=self.host.may_start,
             note_deferral=self.host.note_deferral,
             fence=self.host.fence,
+            holds=self.seats.holds,
             ledger=self._ledger,
             outbox=self._outbox,
             runner=self._runner(seat),

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 
 from crewlet.mail.envelope import Envelope
-from crewlet.mail.ledger import Ledger
-from crewlet.mail.outbox import Outbox, UnknownSeat
+from crewlet.mail.outbox import Outbox
+from crewlet.node.duties import DutyDesk
+from crewlet.node.inboxdesk import InboxDesk
+from crewlet.node.letterdesk import LetterDesk
 from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
+from crewlet.node.mailstatus import SeatMail
 from crewlet.node.status import MailOutcome, SentMail
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
@@ -17,8 +20,10 @@ class Commands:
     """The verbs."""
 
     outbox: Outbox
-    ledger: Ledger
     entropy: Entropy
+    inboxes: InboxDesk
+    letters: LetterDesk
+    duties: DutyDesk
 
     async def send_mail(
         self,
@@ -56,24 +61,9 @@ class Commands:
         return SentMail(envelope.id, published.is_duplicate)
 
     async def mail_outcome(self, handle: str, message_id: str) -> MailOutcome:
-        """What became of a mail.
+        """What became of a mail; see `InboxDesk.outcome`."""
+        return await self.inboxes.outcome(handle, message_id)
 
-        Raises:
-            UnknownSeat: the company has no such seat.
-            Unavailable: the ledger cannot be read.
-        """
-        company = self.outbox.company()
-        if company.seat(handle) is None:
-            raise UnknownSeat(handle, company)
-        completion = await self.ledger.completion(handle, message_id)
-        if completion is None:
-            return MailOutcome(message_id, handle, "open")
-        return MailOutcome(
-            message_id,
-            handle,
-            "finished",
-            outcome=completion.outcome,
-            detail=completion.detail,
-            turn_id=completion.turn_id,
-            recorded_at=completion.recorded_at,
-        )
+    async def seat_mail(self, handle: str) -> SeatMail:
+        """What lies in a seat's inbox; see `InboxDesk.inbox`."""
+        return await self.inboxes.inbox(handle)

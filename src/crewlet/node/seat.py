@@ -5,7 +5,7 @@ release is reported as done, so that no lease goes while this process could stil
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -13,7 +13,10 @@ import structlog
 from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
 from crewlet.mail.conversations import inbox_batches
+from crewlet.mail.pausewatch import PauseWatch
+from crewlet.mail.screening import PAUSES_UNREAD, SEAT_PAUSED
 from crewlet.ports.clock import Clock
+from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.errors import Misuse
 from crewlet.ports.mail import Attachment, Mail
 from crewlet.ports.term import Term
@@ -25,11 +28,12 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Running:
-    """What exists for one tenure of one seat."""
+    """What exists for one tenure of one seat. `question`: whether it is paused, asked when the tenure had begun."""
 
     term: Term
     dispatch: SeatDispatch
     attachment: Attachment
+    question: int
 
 
 class SeatRuntime:
@@ -39,6 +43,8 @@ class SeatRuntime:
         company: the document in force.
         mail: the port.
         make_dispatch: builds the handler of a seat's inbox for one tenure.
+        journal: where mail that comes back is noted.
+        pauses: which seats are paused; `on_pauses` is to be called after each change of it.
     """
 
     def __init__(
@@ -47,11 +53,15 @@ class SeatRuntime:
         mail: Mail,
         make_dispatch: Callable[[Seat, Term], SeatDispatch],
         *,
+        pauses: PauseWatch,
+        journal: DeliveryJournal | None = None,
         clock: Clock,
     ) -> None:
         self._company = company
         self._mail = mail
         self._make_dispatch = make_dispatch
+        self._pauses = pauses
+        self._journal = journal
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._last_errors: dict[str, str] = {}
@@ -72,15 +82,27 @@ class SeatRuntime:
                 self._last_errors[note.handle] = note.detail
             case "finished":
                 self._last_errors.pop(note.handle, None)
-            case "started" | "progress" | "fenced":
+            case "started" | "progress" | "fenced" | "stopped":
                 pass
+
+    def holds(self, handle: str) -> Collection[str]:
+        """The holds in force on the inbox of a seat that runs here."""
+        running = self._running.get(handle)
+        return running.attachment.holds if running is not None else ()
+
+    def held_back(self) -> Mapping[str, str]:
+        """Why the inbox of a held seat is not being read, by handle, for those whose is not."""
+        reasons = {handle: _why_not_reading(running) for handle, running in sorted(self._running.items())}
+        return {handle: reason for handle, reason in reasons.items() if reason is not None}
 
     def is_busy(self, handle: str) -> bool:
         running = self._running.get(handle)
         return running is not None and (running.dispatch.is_busy or running.attachment.is_handling)
 
     async def on_acquire(self, term: Term, good_until: float) -> None:
-        """Establish the seat; its inbox last.
+        """Establish the seat; its inbox last, and held until this node knows whether a person paused the seat.
+
+        It does not wait for that: the read is on its way while the inbox is attached.
 
         Raises:
             Misuse: the company has no such seat any more.
@@ -93,13 +115,17 @@ class SeatRuntime:
         started = self._clock.elapsed()
         dispatch = self._make_dispatch(seat, term)
         company = self._company()
+        question = self._pauses.ask()
         attachment = await self._mail.attach(
             topics.inbox(handle),
             dispatch,
             good_until=good_until,
+            holds=(PAUSES_UNREAD, SEAT_PAUSED) if self._pauses.of(handle) else (PAUSES_UNREAD,),
             options=inbox_batches(company.coalesce_max_batch, company.coalesce_window_s),
+            journal=self._journal,
         )
-        self._running[handle] = _Running(term, dispatch, attachment)
+        running = self._running[handle] = _Running(term, dispatch, attachment, question)
+        self._hold(handle, running)
         elapsed_ms = round(1000 * (self._clock.elapsed() - started))
         _log.info("inbox_attached", seat=handle, epoch=term.epoch, elapsed_ms=elapsed_ms)
 
@@ -136,6 +162,26 @@ class SeatRuntime:
         else:
             running.attachment.quiesce()
 
+    def on_pauses(self) -> None:
+        """What is known of the pauses has changed: hold and open the inboxes accordingly."""
+        for handle, running in self._running.items():
+            self._hold(handle, running)
+
+    def _hold(self, handle: str, running: _Running) -> None:
+        attachment, pause = running.attachment, self._pauses.of(handle)
+        holds = attachment.holds
+        if pause is not None:
+            if SEAT_PAUSED not in holds:
+                attachment.hold(SEAT_PAUSED)
+                _log.info("seat_pause_held", seat=handle, epoch=running.term.epoch, pause=pause.id)
+            if pause.stop_running:
+                running.dispatch.stop(str(pause))
+        elif SEAT_PAUSED in holds:
+            attachment.unhold(SEAT_PAUSED)
+            _log.info("seat_pause_lifted", seat=handle, epoch=running.term.epoch)
+        if PAUSES_UNREAD in holds and self._pauses.is_answered(running.question):
+            attachment.unhold(PAUSES_UNREAD)
+
     def on_established(self, term: Term) -> None:
         """Nothing here waits for a seat to be established: its inbox delivers, and admission says when."""
 
@@ -154,6 +200,15 @@ class SeatRuntime:
         if running is not None and running.term == term:
             running.attachment.quiesce()
             await running.dispatch.cancel("lease_lapsing")
+
+
+def _why_not_reading(running: _Running) -> str | None:
+    attachment, refusal = running.attachment, running.dispatch.refusal
+    if holds := attachment.holds:
+        return ", ".join(sorted(holds))
+    if attachment.is_quiesced:
+        return refusal.name if refusal is not None else "quiesced"
+    return None
 
 
 def _handle(term: Term) -> str:

@@ -15,6 +15,7 @@ from crewlet.node.settings_model import (
     ClusterSettings,
     CoordinationSettings,
     LoggingSettings,
+    MailSettings,
     NodeSettings,
     Settings,
     StreamSettings,
@@ -30,6 +31,7 @@ __all__ = [
     "ClusterSettings",
     "CoordinationSettings",
     "LoggingSettings",
+    "MailSettings",
     "NodeSettings",
     "Settings",
     "StreamSettings",
@@ -47,8 +49,9 @@ DEFAULT_COMPANY: Final = "company.yaml"
 MAX_CONCURRENT_CEILING: Final = 10_000
 LEASE_TTL_RANGE_S: Final = (3, 3600)
 STARTUP_RANGE_S: Final = (1, 3600)
+GRACE_RANGE_S: Final = (1, 90 * 24 * 3600)
 
-_KEYS: Final = ("node", "coordination", "stream", "api", "logging", "company", "startup_timeout_s")
+_KEYS: Final = ("node", "coordination", "stream", "api", "mail", "logging", "company", "startup_timeout_s")
 _NODE_KEYS: Final = ("id", "roles", "labels", "max_concurrent", "data_dir")
 _MISSING: Final = "write one, or let `crewlet init` do it"
 
@@ -90,6 +93,7 @@ def parse_settings(text: str, path: Path, *, environ: Mapping[str, str] | None =
         logging=_read_logging(document.get("logging")),
         company=_path(company, folder, DEFAULT_COMPANY),
         startup_timeout_s=timeout.number(*STARTUP_RANGE_S) if timeout else 120.0,
+        mail=_read_mail(document.get("mail")),
     )
 
 
@@ -188,6 +192,11 @@ def _read_api(field: Field | None) -> ApiSettings:
     if port_field is not None and port_field.text().strip() != "auto":
         port = port_field.integer(0, 65535)
     return ApiSettings(host=host, port=port, token=token)
+
+
+def _read_mail(field: Field | None) -> MailSettings:
+    grace = field.block(("removed_seat_grace_seconds",)).get("removed_seat_grace_seconds") if field else None
+    return MailSettings(grace.number(*GRACE_RANGE_S)) if grace else MailSettings()
 
 
 def _read_logging(field: Field | None) -> LoggingSettings:

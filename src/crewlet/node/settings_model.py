@@ -104,6 +104,13 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MailSettings:
+    """The company's mail. `removed_seat_grace_seconds`: how long the mail of a seat that left the company is kept."""
+
+    removed_seat_grace_seconds: float = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingSettings:
     """Logs go to standard error."""
 
@@ -129,6 +136,7 @@ class Settings:
     logging: LoggingSettings
     company: Path
     startup_timeout_s: float = 120.0
+    mail: MailSettings = MailSettings()
 
     @property
     def node_file(self) -> Path:

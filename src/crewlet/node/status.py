@@ -25,6 +25,10 @@ class HealthSnapshot:
         lease_ttl_s: the TTL in force.
         has_presence: whether the other nodes count this one.
         last_errors: by handle, why its last turn broke; None with none.
+        dead_letters: mail that this process dead-lettered since its start; None with none.
+        failed_burials: how often it failed to, and left the mail where it was; None with none.
+        held_back: by handle, why the inbox of a held seat is not being read: the holds in force, or what was refused
+            last, such as `not_owned`; None when all are read.
     """
 
     status: Literal["ok", "starting", "shutting_down"]
@@ -41,6 +45,9 @@ class HealthSnapshot:
     unproven_seconds: Mapping[str, float] | None = None
     nodes: int | None = None
     last_errors: Mapping[str, str] | None = None
+    dead_letters: int | None = None
+    failed_burials: int | None = None
+    held_back: Mapping[str, str] | None = None
 
     @property
     def is_ready(self) -> bool:

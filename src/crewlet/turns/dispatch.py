@@ -5,7 +5,7 @@ turn has ended one way or another. Who owns the seat, what is recorded, and how 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ import structlog
 from crewlet.company.model import Seat
 from crewlet.mail.ledger import Ledger
 from crewlet.mail.outbox import Outbox
+from crewlet.mail.screening import UNOWNED, Posture, Refusal, screen
 from crewlet.mail.work_key import work_key
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
@@ -24,7 +25,7 @@ from crewlet.turns.intake import Intake
 from crewlet.turns.record import Stage, TurnNote, TurnRecord
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.slots import Slot, Slots, SlotsClosed
-from crewlet.turns.turn import Fence, Runner, Turn, TurnBroke, TurnResult
+from crewlet.turns.turn import Fence, OutcomeWord, Runner, Turn, TurnBroke, TurnResult
 
 _log = structlog.get_logger()
 
@@ -36,10 +37,16 @@ _LONGEST_PAUSE_S = 2.0
 
 @dataclass(slots=True)
 class _Run:
-    """The one call in progress."""
+    """The one call in progress.
+
+    Attributes:
+        stop_reason: why this node ends it; its mail goes back.
+        stopped: what a person said who ended its turn; its mail is finished with.
+    """
 
     fence: Fence
     stop_reason: str | None = None
+    stopped: str | None = None
     task: "asyncio.Task[TurnResult] | None" = None
 
 
@@ -53,6 +60,10 @@ class _Work:
     record: TurnRecord
 
 
+def _always_current() -> Posture:
+    return "current"
+
+
 class SeatDispatch:
     """Runs the mail of one seat. One call at a time, as the mail port promises for one attachment.
 
@@ -61,6 +72,8 @@ class SeatDispatch:
         may_start: the epoch under which a new turn of this handle may start now, or None.
         note_deferral: told when a delivery of this handle was deferred, so that the inbox is opened again.
         fence: the fence of this handle's present tenure, or None when it has none here.
+        holds: the holds in force on this handle's inbox.
+        posture: this node's.
         ledger, outbox, runner, clock, entropy: what the turn uses.
         slots: shared by all seats of the process.
         on_turn: told what happens in turns, for status pages. What it raises is logged.
@@ -73,12 +86,14 @@ class SeatDispatch:
         may_start: Callable[[str], int | None],
         note_deferral: Callable[[str], None],
         fence: Callable[[str], Fence | None],
+        holds: Callable[[str], Collection[str]],
         ledger: Ledger,
         outbox: Outbox,
         runner: Runner,
         slots: Slots,
         clock: Clock,
         entropy: Entropy,
+        posture: Callable[[], Posture] = _always_current,
         on_turn: Callable[[TurnNote], None] | None = None,
     ) -> None:
         self._seat = seat
@@ -86,6 +101,8 @@ class SeatDispatch:
         self._may_start = may_start
         self._note_deferral = note_deferral
         self._fence = fence
+        self._holds = holds
+        self._posture = posture
         self._ledger = ledger
         self._outbox = outbox
         self._runner = runner
@@ -94,6 +111,8 @@ class SeatDispatch:
         self._entropy = entropy
         self._on_turn = on_turn
         self._run: _Run | None = None
+        self.refusal: Refusal | None = None
+        """Why the newest mail was not worked; None since some was."""
 
     @property
     def is_busy(self) -> bool:
@@ -109,13 +128,15 @@ class SeatDispatch:
         Cancellation: the turn is ended, and seen to end, before it goes on.
         """
         fence = self._fence(self._handle) if self._may_start(self._handle) is not None else None
-        if fence is None:
-            return self._defer("not owned here")
+        refusal = self._screen(is_owned=fence is not None)
+        if fence is None or refusal is not None:
+            return self._refuse(refusal or UNOWNED)
+        self.refusal = None
         run = self._run = _Run(fence)
         try:
             return await self._screened(run, intake.read(deliveries))
         except Fenced as closed:
-            return self._defer(str(closed) or "the fence closed")
+            return self._defer("fenced", str(closed) or "the fence closed")
         finally:
             self._run = None
 
@@ -132,6 +153,19 @@ class SeatDispatch:
             return
         run.task.cancel()
         await asyncio.wait((run.task,))
+
+    def stop(self, reason: str) -> None:
+        """A person wants the running turn ended. Its mail is recorded as stopped and does not come back.
+
+        A call that still waits for a slot is none: it is screened once more before it starts.
+        """
+        run = self._run
+        if run is not None and run.task is not None and not run.task.done() and run.stopped is None:
+            run.stopped = reason
+            run.task.cancel()
+
+    def _screen(self, *, is_owned: bool) -> Refusal | None:
+        return screen(is_owned=is_owned, holds=self._holds(self._handle), posture=self._posture())
 
     async def _screened(self, run: _Run, mail: Intake) -> Outcome:
         for broken in mail.undecodable:
@@ -151,7 +185,11 @@ class SeatDispatch:
             return Ack()
         slot = await self._slot(run)
         if slot is None:
-            return self._defer("this node starts no further turn")
+            return self._defer("draining", "this node starts no further turn")
+        refusal = self._screen(is_owned=True)
+        if refusal is not None:
+            slot.release()
+            return self._refuse(refusal)
         try:
             return await self._turn(run, mail)
         finally:
@@ -259,6 +297,8 @@ class SeatDispatch:
                 return await self._fenced(run, work, str(error))
             case asyncio.CancelledError() if run.stop_reason is not None:
                 return await self._fenced(run, work, run.stop_reason)
+            case asyncio.CancelledError() | TurnBroke() | Unavailable() if run.stopped is not None:
+                return await self._stopped(run, work, run.stopped)
             case TurnBroke() | Unavailable():
                 return await self._broke(run, work, str(error))
             case _:
@@ -270,16 +310,28 @@ class SeatDispatch:
         await self._complete(run, work, outcome=result.outcome, detail=result.detail)
         _log.info("turn_finished", outcome=result.outcome, detail=result.detail)
         self._note(work, "finished", result.outcome)
+        return self._done_with(run, work)
+
+    async def _stopped(self, run: _Run, work: _Work, reason: str) -> Outcome:
+        """A person stopped it so that it would not go on: no other run may. Who owns the seat is asked first."""
+        if self._is_closed(run):
+            return await self._fenced(run, work, "the fence closed as a person stopped the turn")
+        _log.warning("agent_turn_stopped", reason=reason, sent=len(work.record.mails))
+        self._note(work, "stopped", reason)
+        await self._give_up(run, work, reason, outcome="stopped")
+        return self._done_with(run, work)
+
+    def _done_with(self, run: _Run, work: _Work) -> Outcome:
         if self._is_closed(run) and not work.record.reached_outside:
             # The record may or may not be there. If it is, the next owner skips the mail; if not, it works it.
-            return self._defer("the fence closed before the mail was settled")
+            return self._defer("fenced", "the fence closed before the mail was settled")
         return Ack()
 
     async def _fenced(self, run: _Run, work: _Work, reason: str) -> Outcome:
         _log.warning("turn_fenced", reason=reason, sent=len(work.record.mails))
         self._note(work, "fenced", reason)
         if not work.record.reached_outside:
-            return self._defer(reason)
+            return self._defer("fenced", reason)
         await self._give_up(run, work, f"fenced after it had reached outside: {reason}")
         return Ack()
 
@@ -291,7 +343,7 @@ class SeatDispatch:
             await self._give_up(run, work, f"broke after it had reached outside: {reason}")
             return Ack()
         if self._is_closed(run):
-            return self._defer(reason)
+            return self._defer("fenced", reason)
         return Nak(reason)
 
     async def _panicked(self, run: _Run, work: _Work, error: BaseException) -> Outcome:
@@ -301,8 +353,8 @@ class SeatDispatch:
         await self._give_up(run, work, f"panicked: {error!r}")
         return Ack()
 
-    async def _give_up(self, run: _Run, work: _Work, detail: str) -> None:
-        await self._complete(run, work, outcome="failed", detail=detail)
+    async def _give_up(self, run: _Run, work: _Work, detail: str, *, outcome: OutcomeWord = "failed") -> None:
+        await self._complete(run, work, outcome=outcome, detail=detail)
         for trigger in work.triggers:
             self._skipped(trigger, detail, work.turn_id)
 
@@ -360,10 +412,16 @@ class SeatDispatch:
         detail = f"not an event: {broken.error}"
         await self._ledger.record(self._handle, (trigger,), outcome="undecodable", detail=detail, term=fence.term)
 
-    def _defer(self, reason: str) -> Defer:
+    def _defer(self, name: str, reason: str) -> Defer:
+        return self._refuse(Refusal(name, reason))
+
+    def _refuse(self, refusal: Refusal) -> Defer:
+        """Hand the mail back, in a way that something is sure to open the inbox again."""
+        self.refusal = refusal
         self._note_deferral(self._handle)
-        _log.info("turn_deferred", seat=self._handle, reason=reason)
-        return Defer(reason)
+        event = "turn_parked" if refusal.is_parked else "turn_deferred"
+        _log.info(event, seat=self._handle, refusal=refusal.name, reason=refusal.reason)
+        return Defer(refusal.reason)
 
     def _skipped(self, trigger: str, reason: str, turn_id: str) -> None:
         _log.info("turn_trigger_skipped", seat=self._handle, trigger=trigger, reason=reason, by_turn=turn_id)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Stage = Literal["started", "progress", "finished", "broke", "fenced", "panicked"]
+Stage = Literal["started", "progress", "finished", "stopped", "broke", "fenced", "panicked"]
 
 
 @dataclass(frozen=True, slots=True)

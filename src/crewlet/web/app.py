@@ -1,25 +1,19 @@
 """The routes: read the node's snapshots, write through its commands."""
 
-from typing import Annotated, Any
-
-from fastapi import FastAPI, Header, Path, Response
+from fastapi import FastAPI, Response
 
 from crewlet import __version__
 from crewlet.node.settings_model import ApiSettings
-from crewlet.node.status import FleetSnapshot, HealthSnapshot, MailOutcome, SentMail
+from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.web import errors
-from crewlet.web.errors import RETRY_AFTER, Refusal
+from crewlet.web.duties import add_duties
+from crewlet.web.errors import Refusal
 from crewlet.web.guard import Guard
+from crewlet.web.letters import add_letters
+from crewlet.web.mail import Handle, add_mail, problems
 from crewlet.web.metrics import exposition
 from crewlet.web.ports import WebNode
-from crewlet.web.shapes import MESSAGE_ID_PATTERN, ErrorBody, Live, MailIn, Ready, SeatDetail
-
-Handle = Annotated[str, Path(description="a seat's handle", max_length=63)]
-MessageId = Annotated[str, Path(description="a mail's id", min_length=1, max_length=200)]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", pattern=MESSAGE_ID_PATTERN, description="becomes the mail's id; repeats are one"),
-]
+from crewlet.web.shapes import Live, Ready, SeatDetail
 
 
 def create_app(node: WebNode, api: ApiSettings | None = None) -> FastAPI:
@@ -42,13 +36,10 @@ def create_app(node: WebNode, api: ApiSettings | None = None) -> FastAPI:
     app.add_middleware(Guard, host=api.host, token=api.token)
     _add_probes(app, node)
     _add_queries(app, node)
-    _add_mail(app, node)
+    add_mail(app, node)
+    add_letters(app, node)
+    add_duties(app, node)
     return app
-
-
-def _problems(**by_status: str) -> dict[int | str, dict[str, Any]]:
-    """How a route may refuse, for its description: `s404="why"`."""
-    return {int(status[1:]): {"model": ErrorBody, "description": why} for status, why in by_status.items()}
 
 
 def _add_probes(app: FastAPI, node: WebNode) -> None:
@@ -82,7 +73,7 @@ def _add_probes(app: FastAPI, node: WebNode) -> None:
 def _add_queries(app: FastAPI, node: WebNode) -> None:
     unavailable = "the lease store does not answer"
 
-    @app.get("/query/fleet", response_model_exclude_none=True, tags=["query"], responses=_problems(s503=unavailable))
+    @app.get("/query/fleet", response_model_exclude_none=True, tags=["query"], responses=problems(s503=unavailable))
     async def fleet() -> FleetSnapshot:
         """Nodes and seats as the leases tell them: every node answers alike."""
         return await node.fleet()
@@ -91,7 +82,7 @@ def _add_queries(app: FastAPI, node: WebNode) -> None:
         "/query/seats/{handle}",
         response_model_exclude_none=True,
         tags=["query"],
-        responses=_problems(s404="the company has no such seat", s503=unavailable),
+        responses=problems(s404="the company has no such seat", s503=unavailable),
     )
     async def seat(handle: Handle) -> SeatDetail:
         """One seat and who holds it."""
@@ -101,34 +92,3 @@ def _add_queries(app: FastAPI, node: WebNode) -> None:
             raise Refusal(404, "unknown_seat", f"The company has no seat {handle!r}.")
         is_placeable = all(each.handle != handle for each in snapshot.unplaceable)
         return SeatDetail(seat=found, is_placeable=is_placeable)
-
-
-def _add_mail(app: FastAPI, node: WebNode) -> None:
-    problems = _problems(
-        s404="the company has no such seat",
-        s413="the mail is too large",
-        s415="the body is not JSON",
-        s422="a field is missing, unknown or not usable",
-        s503="draining, or the broker does not answer; the same Idempotency-Key makes a repeat safe",
-    )
-
-    @app.post("/seats/{handle}/mail", status_code=202, tags=["mail"], responses=problems)
-    async def send_mail(handle: Handle, mail: MailIn, response: Response, key: IdempotencyKey = None) -> SentMail:
-        """Put a mail into a seat's inbox."""
-        if node.health().shutting_down:
-            raise Refusal(503, "draining", "This node is draining; ask another one.", RETRY_AFTER)
-        sent = await node.commands.send_mail(
-            handle, mail.body, subject=mail.subject, message_id=key, conversation=mail.conversation
-        )
-        response.headers["Location"] = f"/seats/{handle}/mail/{sent.id}"
-        return sent
-
-    @app.get(
-        "/seats/{handle}/mail/{message_id}",
-        response_model_exclude_none=True,
-        tags=["mail"],
-        responses=_problems(s404="the company has no such seat", s503="the ledger cannot be read"),
-    )
-    async def mail_outcome(handle: Handle, message_id: MessageId) -> MailOutcome:
-        """What became of a mail: `open` until a turn has finished it."""
-        return await node.commands.mail_outcome(handle, message_id)

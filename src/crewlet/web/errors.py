@@ -7,7 +7,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from crewlet.duties.frame import NotOnDuty, UnknownDuty
 from crewlet.mail.outbox import UnknownSeat
+from crewlet.mail.replays import ReplayUnsure
+from crewlet.node.letterdesk import UnknownLetter
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, NoMailbox
 
@@ -40,6 +43,22 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnknownSeat)
     def on_unknown(request: Request, error: UnknownSeat) -> JSONResponse:
         return answer(404, "unknown_seat", _sentence(error))
+
+    @app.exception_handler(UnknownDuty)
+    def on_unknown_duty(request: Request, error: UnknownDuty) -> JSONResponse:
+        return answer(404, "unknown_duty", _sentence(error))
+
+    @app.exception_handler(NotOnDuty)
+    def on_not_on_duty(request: Request, error: NotOnDuty) -> JSONResponse:
+        return answer(409, "not_on_duty", _sentence(error))
+
+    @app.exception_handler(UnknownLetter)
+    def on_unknown_letter(request: Request, error: UnknownLetter) -> JSONResponse:
+        return answer(404, "unknown_letter", _sentence(error))
+
+    @app.exception_handler(ReplayUnsure)
+    def on_unsure(request: Request, error: ReplayUnsure) -> JSONResponse:
+        return answer(409, "replay_unsure", _sentence(error))
 
     @app.exception_handler(MessageTooLarge)
     def on_large(request: Request, error: MessageTooLarge) -> JSONResponse:

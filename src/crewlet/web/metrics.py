@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import REGISTRY, Collector
 
@@ -28,6 +28,12 @@ class NodeCollector(Collector):
         linked = health.queue == "connected"
         yield GaugeMetricFamily("crewlet_broker_connected", "1 while the broker is linked.", value=linked)
         yield GaugeMetricFamily("crewlet_lease_ttl_seconds", "The lease TTL in force.", value=health.lease_ttl_s)
+        buried = CounterMetricFamily("crewlet_dead_letters", "Mail that this process dead-lettered.")
+        buried.add_metric([], health.dead_letters or 0)
+        yield buried
+        failed = CounterMetricFamily("crewlet_failed_burials", "Dead letters that could not be made; the mail stayed.")
+        failed.add_metric([], health.failed_burials or 0)
+        yield failed
         if health.nodes is not None:
             yield GaugeMetricFamily("crewlet_live_nodes", "Live nodes at the last roster.", value=health.nodes)
         unproven = GaugeMetricFamily(

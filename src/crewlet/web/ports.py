@@ -2,11 +2,36 @@
 
 from typing import Protocol
 
+from crewlet.node.dutystatus import DutiesSnapshot, TickSnapshot
+from crewlet.node.mailstatus import DroppedLetter, LetterDetail, Letters, ReplayedLetter, SeatMail
 from crewlet.node.status import FleetSnapshot, HealthSnapshot, MailOutcome, SentMail
+
+
+class NodeDuties(Protocol):
+    """The company's duties; `node.duties.DutyDesk` has them, with the errors named there."""
+
+    async def list(self) -> DutiesSnapshot: ...
+
+    async def run(self, name: str) -> TickSnapshot: ...
+
+
+class NodeLetters(Protocol):
+    """The dead letters; `node.letterdesk.LetterDesk` has them, with the errors named there."""
+
+    async def list(self, seat: str | None = None, *, after: str | None = None, limit: int = 50) -> Letters: ...
+
+    async def show(self, letter_id: str) -> LetterDetail: ...
+
+    async def replay(self, letter_id: str, *, again: bool = False) -> ReplayedLetter: ...
+
+    async def drop(self, letter_id: str) -> DroppedLetter: ...
 
 
 class NodeCommands(Protocol):
     """The verbs; `node.commands.Commands` has them, with the errors named there."""
+
+    @property
+    def duties(self) -> NodeDuties: ...
 
     async def send_mail(
         self,
@@ -20,6 +45,11 @@ class NodeCommands(Protocol):
     ) -> SentMail: ...
 
     async def mail_outcome(self, handle: str, message_id: str) -> MailOutcome: ...
+
+    async def seat_mail(self, handle: str) -> SeatMail: ...
+
+    @property
+    def letters(self) -> NodeLetters: ...
 
 
 class WebNode(Protocol):

@@ -28,6 +28,14 @@ class MailIn(BaseModel):
     conversation: OneLine = Field(default="", description="names the thread; mail of one thread is read together")
 
 
+class ReplayIn(BaseModel):
+    """How to replay a dead letter."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    again: bool = Field(default=False, description="also where an earlier, unconfirmed replay may have arrived")
+
+
 class Live(BaseModel):
     """The process answers."""
 

@@ -1,0 +1,149 @@
+"""The duties of one node: which there are, put together, and what can be seen and asked of them from outside."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from crewlet.company.model import Company
+from crewlet.duties.frame import Duties, Tick
+from crewlet.duties.maintenance import Maintenance
+from crewlet.duties.retiring import MailboxSweep
+from crewlet.mail.mailboxes import Mailboxes
+from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRegistry
+from crewlet.node.dutystatus import DutiesSnapshot, DutySnapshot, TickSnapshot
+from crewlet.node.roster import FleetRoster
+from crewlet.ports.cells import Cells, CellStore
+from crewlet.ports.clock import Clock
+from crewlet.ports.entropy import Entropy
+from crewlet.ports.mail import Mail
+from crewlet.seats.dutyleases import DUTIES_BUCKET, DutyLeases
+from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore
+
+WORKERS_ROLE = "workers"
+ANSWER_WITHIN_S = 10.0
+"""How long whoever asks for a tick waits for its end."""
+
+
+class DutyDesk:
+    """What `crewlet duty` and the API show and ask. Every node answers a list alike, but for its own last ticks."""
+
+    def __init__(
+        self, duties: Duties, leases: DutyLeases | None, bucket: Cells | None, *, node_id: str, owner: str
+    ) -> None:
+        self._duties = duties
+        self._leases = leases
+        self._bucket = bucket
+        self._node_id = node_id
+        self._owner = owner
+
+    async def list(self) -> DutiesSnapshot:
+        """Every duty, who does it, and how it last went here.
+
+        Raises:
+            Unavailable: the leases cannot be read.
+        """
+        held = {}
+        now = None
+        if self._leases is not None and self._bucket is not None:
+            held = {lease.name: lease for lease in await self._leases.list_live()}
+            now = (await self._bucket.mark()).store_now
+        rows: list[DutySnapshot] = []
+        for duty in self._duties.all:
+            lease = held.get(duty.name)
+            is_alone = self._leases is None and self._duties.may_work
+            owner = lease.owner if lease else self._owner if is_alone else None
+            rows.append(
+                DutySnapshot(
+                    name=duty.name,
+                    purpose=duty.purpose,
+                    every_s=duty.every_s,
+                    node=owner.rpartition(":")[0] if owner else None,
+                    owner=owner,
+                    since=lease.acquired_at if lease else None,
+                    expires_in=round(max(0.0, (lease.expires_at - now).total_seconds()), 3) if lease and now else None,
+                    last_here=_shown(self._duties.last(duty.name)),
+                )
+            )
+        return DutiesSnapshot(self._node_id, self._duties.may_work, tuple(rows))
+
+    async def run(self, name: str) -> TickSnapshot:
+        """Do one tick of a duty on this node now. `running`: it has not ended within `ANSWER_WITHIN_S`, and goes on.
+
+        Raises:
+            UnknownDuty: there is no such duty.
+            NotOnDuty: this node does no duties, or is stopping.
+        """
+        tick = await self._duties.run(name, wait_s=ANSWER_WITHIN_S)
+        return _shown(tick) or TickSnapshot("running")
+
+
+@dataclass(frozen=True, slots=True)
+class CompanyWork:
+    """A node's half of what belongs to the company: its mailboxes, its roster and its duties.
+
+    Attributes:
+        mailboxes: makes and registers the seats' mailboxes.
+        roster: which seats the fleet agrees on.
+        duties: to start and stop.
+        desk: to show and ask.
+    """
+
+    mailboxes: Mailboxes
+    roster: FleetRoster
+    duties: Duties
+    desk: DutyDesk
+
+
+async def open_company_work(
+    *,
+    node_id: str,
+    owner: str,
+    roles: frozenset[str],
+    grace_s: float,
+    company: Callable[[], Company],
+    lease_cells: CellStore,
+    cells: CellStore,
+    leases: LeaseStore,
+    mail: Mail,
+    clock: Clock,
+    entropy: Entropy,
+    has_peers: bool,
+) -> CompanyWork:
+    """Open the registry and the duties' leases, and put the duties together. Nothing ticks yet.
+
+    Args:
+        grace_s: how long a removed seat's mail is kept.
+        has_peers: whether another node may do a duty; if not, none is leased.
+
+    Raises:
+        Unavailable: nobody answered within the bring-up budget.
+    """
+    records = await cells.open(MAILBOXES_BUCKET)
+    registry = MailboxRegistry(records)
+    mailboxes = Mailboxes(mail, clock, alarm_after_s=leases.ttl_s, registry=registry)
+    roster = FleetRoster(company, leases, node_id)
+    sweep = MailboxSweep(
+        registry,
+        mailboxes,
+        mail,
+        leases,
+        roster.agreed,
+        node_id=node_id,
+        clock=clock,
+        entropy=entropy,
+        grace_s=grace_s,
+    )
+    ageless: Sequence[Cells] = [records]
+    duty_leases, bucket = None, None
+    if has_peers:
+        bucket = await lease_cells.open(DUTIES_BUCKET)
+        epochs = await lease_cells.open(EPOCHS_BUCKET)
+        ageless = [records, epochs]
+        duty_leases = DutyLeases(bucket, epochs, clock=clock, entropy=entropy)
+    every = [Maintenance(sweep, ageless).duty()]
+    duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock)
+    desk = DutyDesk(duties, duty_leases, bucket, node_id=node_id, owner=owner)
+    return CompanyWork(mailboxes, roster, duties, desk)
+
+
+def _shown(tick: Tick | None) -> TickSnapshot | None:
+    return None if tick is None else TickSnapshot(tick.outcome, tick.detail, tick.began_at)

@@ -1,0 +1,161 @@
+"""Real `crewlet node` processes on one broker, and what their seats' programs say that they did."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from process_kit import PROGRAMS
+
+BOUND_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a seat, by its own evidence.
+
+    Attributes:
+        node: whose term it worked under.
+        first_at, last_at: of its lines, in seconds of the clock that the nodes' logs are stamped with.
+    """
+
+    node: str
+    epoch: int
+    triggers: tuple[str, ...]
+    first_at: float
+    last_at: float
+    is_ended: bool
+
+
+class NodeProcess:
+    """A bare node that was started just now.
+
+    Args:
+        seats: the company: by handle, the labels that each seat asks for.
+        labels: the node's.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        node_id: str,
+        broker_url: str,
+        *,
+        seats: Mapping[str, Mapping[str, str]],
+        labels: Mapping[str, str],
+        ttl_s: float,
+    ) -> None:
+        self.id = node_id
+        self._evidence = folder
+        self._folder = folder / node_id
+        self._folder.mkdir()
+        runner = {"type": "command", "command": [sys.executable, str(PROGRAMS / "turn.py"), str(folder)]}
+        roles = [{"handle": name, "placement": {"labels": asks}, "runner": runner} for name, asks in seats.items()]
+        # YAML takes JSON as it is.
+        (self._folder / "company.yaml").write_text(json.dumps({"name": "Desk", "roles": roles}))
+        settings = {
+            "node": {"id": node_id, "labels": labels},
+            "coordination": {"type": "embedded-kv", "lease_ttl_seconds": ttl_s},
+            "stream": {"type": "nats", "url": broker_url},
+        }
+        (self._folder / "crewlet.yaml").write_text(json.dumps(settings))
+        with (self._folder / "node.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "crewlet.cli", "node"], cwd=self._folder, stdout=log, stderr=log
+            )
+
+    @property
+    def company(self) -> Path:
+        return self._folder / "company.yaml"
+
+    def said(self) -> str:
+        return (self._folder / "node.log").read_text(errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The lines of its log that tell of such an event; `at` is when, in seconds."""
+        lines = (line for line in self.said().splitlines() if f'"{name}"' in line and line.startswith("{"))
+        told = [event for event in map(json.loads, lines) if event.get("event") == name]
+        return [event | {"at": datetime.fromisoformat(event["timestamp"]).timestamp()} for event in told]
+
+    async def health(self) -> dict[str, Any]:
+        return await self._ask("/health")
+
+    async def holds(self, *handles: str) -> bool:
+        return set(handles) <= set((await self.health())["seats"])
+
+    async def send(self, handle: str, mail_id: str) -> None:
+        await self._ask(f"/seats/{handle}/mail", body={"body": mail_id}, key=mail_id)
+
+    async def outcome(self, handle: str, mail_id: str) -> str | None:
+        """`delivered` once it is finished."""
+        return (await self._ask(f"/seats/{handle}/mail/{mail_id}")).get("outcome")
+
+    async def until(self, is_so: Callable[[], bool | Awaitable[bool]], what: str) -> None:
+        """Wait for something that this node brings about."""
+        give_up_at = time.monotonic() + BOUND_S
+        while not await _holds(is_so):
+            assert self.process.poll() is None, f"{self.id} has ended\n{self.said()[-3000:]}"
+            assert time.monotonic() < give_up_at, f"not within {BOUND_S:g} s: {what}\n{self.said()[-5000:]}"
+            await asyncio.sleep(0.05)
+
+    def end(self) -> None:
+        """SIGKILL, seen to end, if it still runs."""
+        self.process.kill()
+        self.process.wait(BOUND_S)
+
+    async def drain(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.terminate()
+        return await asyncio.to_thread(self.process.wait, BOUND_S)
+
+    async def _ask(self, path: str, *, body: object = None, key: str = "") -> dict[str, Any]:
+        return await asyncio.to_thread(self._ask_blocking, path, body, key)
+
+    def _ask_blocking(self, path: str, body: object, key: str) -> dict[str, Any]:
+        facts = json.loads((self._folder / ".crewlet" / "run" / "node.json").read_text())
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        request = urllib.request.Request(f"{facts['url']}{path}", data=data, headers=headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+
+async def _holds(is_so: Callable[[], bool | Awaitable[bool]]) -> bool:
+    try:
+        held = is_so()
+        return held if isinstance(held, bool) else await held
+    except (OSError, ValueError):
+        return False  # it does not answer yet
+
+
+def runs(folder: Path, handle: str) -> list[Run]:
+    """The runs of a seat, in the order in which they began."""
+    try:
+        lines = [json.loads(line) for line in (folder / f"{handle}.jsonl").read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+    begun: dict[tuple[str, int, tuple[str, ...]], list[dict[str, Any]]] = {}
+    for line in lines:
+        begun.setdefault((line["owner"], line["epoch"], tuple(line["triggers"])), []).append(line)
+    made = [_run(owner, epoch, triggers, of_it) for (owner, epoch, triggers), of_it in begun.items()]
+    return sorted(made, key=lambda run: run.first_at)
+
+
+def _run(owner: str, epoch: int, triggers: tuple[str, ...], lines: Sequence[Mapping[str, Any]]) -> Run:
+    # Two runs of one trigger in one tenure would be taken for one by their key, but not by their lines.
+    assert [line["phase"] for line in lines].count("begin") == 1, lines
+    return Run(
+        node=owner.rpartition(":")[0],
+        epoch=epoch,
+        triggers=triggers,
+        first_at=lines[0]["at"],
+        last_at=lines[-1]["at"],
+        is_ended=lines[-1]["phase"] == "end",
+    )

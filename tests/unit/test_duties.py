@@ -1,0 +1,263 @@
+"""The frame of singleton duties, in virtual time over leases that can fail."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from crewlet.adapters.local.cells import LocalCells
+from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.duties.frame import LAST_TICK_S, Duties, Duty, NotOnDuty, UnknownDuty
+from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.seats.dutyleases import DUTIES_BUCKET, DutyLeases
+from crewlet.seats.leases import EPOCHS_BUCKET
+from crewlet.testing.faults import Fault, FaultyCells
+from crewlet.testing.virtual import VirtualClock, in_virtual_time, settle
+
+EVERY_S, TTL_S = 100.0, 300.0
+
+
+class Fleet:
+    """Nodes that share the leases of one duty. `ticks` says who ticked, at which second."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(offset_s=0.0)
+        self.ticks: list[tuple[str, int]] = []
+        self.during: Callable[[], Awaitable[str]] | None = None
+
+    async def open(self) -> "Fleet":
+        store = LocalCells(self.clock)
+        self.cells = FaultyCells(await store.open(DUTIES_BUCKET), sleep=self.clock.sleep)
+        self.epochs = await store.open(EPOCHS_BUCKET)
+        return self
+
+    def leases(self) -> DutyLeases:
+        return DutyLeases(self.cells, self.epochs, clock=self.clock, entropy=SystemEntropy())
+
+    def node(self, name: str, *, is_alone: bool = False, may_work: bool = True) -> Duties:
+        async def work() -> str:
+            self.ticks.append((name, round(self.clock.elapsed())))
+            return await self.during() if self.during is not None else ""
+
+        duty = Duty("sweep", "sweeps", EVERY_S, TTL_S, work)
+        leases = None if is_alone else self.leases()
+        return Duties([duty], leases, owner=f"{name}:1", may_work=may_work, clock=self.clock)
+
+
+@in_virtual_time
+async def test_of_two_nodes_one_does_the_duty_and_goes_on_doing_it() -> None:
+    fleet = await Fleet().open()
+    one, two = fleet.node("one"), fleet.node("two")
+    one.start()
+    await settle()
+    two.start()
+    await asyncio.sleep(3 * EVERY_S + 1)
+    assert fleet.ticks == [("one", 0), ("one", 100), ("one", 200), ("one", 300)]
+    last = two.last("sweep")
+    assert last is not None and (last.outcome, last.detail) == ("held", "one:1")
+    await asyncio.gather(one.stop(), two.stop())
+
+
+@in_virtual_time
+async def test_a_duty_whose_holder_died_is_done_by_a_peer_once_its_lease_has_lapsed() -> None:
+    fleet = await Fleet().open()
+    one, two = fleet.node("one"), fleet.node("two")
+    assert (await one.run("sweep", wait_s=5)) is not None
+    two.start()
+    await asyncio.sleep(TTL_S + 1)
+    assert fleet.ticks == [("one", 0), ("two", 300)]
+    await two.stop()
+
+
+@pytest.mark.proves("TB-04")
+@in_virtual_time
+async def test_a_graceful_stop_lets_the_last_tick_end_and_gives_the_duty_back_after_it() -> None:
+    fleet = await Fleet().open()
+    one, two = fleet.node("one"), fleet.node("two")
+
+    async def slowly() -> str:
+        await asyncio.sleep(5)
+        fleet.ticks.append(("ended", round(fleet.clock.elapsed())))
+        return "slow"
+
+    fleet.during = slowly
+    one.start()
+    await settle()
+    stopping = asyncio.create_task(one.stop())
+    await asyncio.sleep(1)
+    assert await fleet.leases().get("sweep") is not None
+    with capture_logs() as logs:
+        await stopping
+    assert [line["event"] for line in logs] == ["duty_ticked", "duty_released"]
+    assert fleet.ticks == [("one", 0), ("ended", 5)]
+    assert await fleet.leases().get("sweep") is None
+    fleet.during = None
+    tick = await two.run("sweep", wait_s=5)
+    assert tick is not None and tick.outcome == "done"
+    await asyncio.sleep(3 * EVERY_S)
+    assert [name for name, _ in fleet.ticks].count("one") == 1
+    with pytest.raises(NotOnDuty):
+        await one.run("sweep", wait_s=5)
+
+
+@in_virtual_time
+async def test_a_last_tick_that_does_not_end_is_cut_short_and_the_duty_given_back() -> None:
+    fleet = await Fleet().open()
+    one = fleet.node("one")
+
+    async def never() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    fleet.during = never
+    one.start()
+    await settle()
+    with capture_logs() as logs:
+        await one.stop()
+    assert fleet.clock.elapsed() == pytest.approx(LAST_TICK_S)
+    assert [line["event"] for line in logs] == ["duty_ticks_cut_short", "duty_tick_failed", "duty_released"]
+    assert await fleet.leases().get("sweep") is None
+
+
+@pytest.mark.proves("TB-04")
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNANSWERED])
+def test_a_claim_that_is_not_answered_skips_the_tick(fault: Fault) -> None:
+    @in_virtual_time
+    async def check() -> None:
+        fleet = await Fleet().open()
+        one = fleet.node("one")
+        fleet.cells.next("create", fault)
+        with capture_logs() as logs:
+            one.start()
+            await asyncio.sleep(EVERY_S - 1)
+            assert fleet.ticks == []
+        assert "duty_claim_failed" in [line["event"] for line in logs]
+        last = one.last("sweep")
+        assert last is not None and last.outcome == "unclaimed"
+        await asyncio.sleep(EVERY_S)
+        assert [name for name, _ in fleet.ticks] == ["one"]
+        await one.stop()
+
+    check()
+
+
+@pytest.mark.proves("TB-04")
+@in_virtual_time
+async def test_a_claim_that_breaks_in_any_way_skips_the_tick_and_not_the_next() -> None:
+    fleet = await Fleet().open()
+    leases = fleet.leases()
+    one = fleet.node("one")
+    one._leases = leases  # pyright: ignore[reportPrivateUsage]
+    claim = leases.claim
+
+    async def broken(duty: str, owner: str, *, ttl_s: float) -> None:
+        raise RuntimeError("a defect")
+
+    setattr(leases, "claim", broken)  # noqa: B010
+    one.start()
+    await asyncio.sleep(EVERY_S - 1)
+    assert fleet.ticks == []
+    setattr(leases, "claim", claim)  # noqa: B010
+    await asyncio.sleep(2)
+    assert fleet.ticks == [("one", 100)]
+    await one.stop()
+
+
+@pytest.mark.proves("TB-04")
+@in_virtual_time
+async def test_a_node_without_peers_does_every_tick_and_asks_nobody() -> None:
+    fleet = await Fleet().open()
+    alone = fleet.node("alone", is_alone=True)
+    alone.start()
+    await asyncio.sleep(2 * EVERY_S + 1)
+    assert fleet.ticks == [("alone", 0), ("alone", 100), ("alone", 200)]
+    await alone.stop()
+    assert fleet.cells.calls == []
+
+
+@in_virtual_time
+async def test_a_node_without_the_role_ticks_nothing_and_says_so_when_asked() -> None:
+    fleet = await Fleet().open()
+    idle = fleet.node("idle", may_work=False)
+    idle.start()
+    await asyncio.sleep(2 * EVERY_S)
+    with pytest.raises(NotOnDuty, match="workers"):
+        await idle.run("sweep", wait_s=5)
+    with pytest.raises(UnknownDuty, match="sweep"):
+        await idle.run("dust", wait_s=5)
+    await idle.stop()
+    assert (fleet.ticks, fleet.cells.calls) == ([], [])
+
+
+@pytest.mark.parametrize("problem", [Unavailable("no answer"), RuntimeError("a defect")])
+def test_a_tick_that_fails_is_told_and_the_next_one_comes(problem: Exception) -> None:
+    @in_virtual_time
+    async def check() -> None:
+        fleet = await Fleet().open()
+        one = fleet.node("one")
+
+        async def fail() -> str:
+            raise problem
+
+        fleet.during = fail
+        one.start()
+        await asyncio.sleep(EVERY_S + 1)
+        last = one.last("sweep")
+        assert last is not None and last.outcome == "failed" and str(problem) in last.detail
+        assert len(fleet.ticks) == 2
+        await one.stop()
+
+    check()
+
+
+@in_virtual_time
+async def test_a_tick_ends_before_its_claim_lapses() -> None:
+    fleet = await Fleet().open()
+    one, two = fleet.node("one"), fleet.node("two")
+    ended_at: list[float] = []
+
+    async def too_long() -> str:
+        try:
+            await asyncio.sleep(10 * TTL_S)
+        finally:
+            ended_at.append(fleet.clock.elapsed())
+        return ""
+
+    fleet.during = too_long
+    one.start()
+    await asyncio.sleep(TTL_S - 1)
+    fleet.during = None
+    assert ended_at == []
+    two.start()
+    await asyncio.sleep(1.5)
+    assert ended_at == [TTL_S]
+    assert fleet.ticks == [("one", 0), ("one", 300)]
+    await asyncio.gather(one.stop(), two.stop())
+
+
+@in_virtual_time
+async def test_whoever_asks_for_a_tick_waits_so_long_and_the_tick_goes_on() -> None:
+    fleet = await Fleet().open()
+    one = fleet.node("one")
+
+    async def slowly() -> str:
+        await asyncio.sleep(20)
+        return "slow"
+
+    fleet.during = slowly
+    assert await one.run("sweep", wait_s=5) is None
+    await asyncio.sleep(20)
+    last = one.last("sweep")
+    assert last is not None and (last.outcome, last.detail) == ("done", "slow")
+    fleet.during = None
+    await one.stop()
+
+
+@pytest.mark.parametrize(("every_s", "ttl_s"), [(100.0, 299.0), (0.0, 300.0), (5.0, 20.0), (3601.0, 3 * 3601.0)])
+def test_a_duty_is_claimed_for_three_of_its_ticks_within_what_a_lease_can_be(every_s: float, ttl_s: float) -> None:
+    async def work() -> str:
+        return ""
+
+    with pytest.raises(Misuse):
+        Duty("sweep", "sweeps", every_s, ttl_s, work)

@@ -1,0 +1,90 @@
+"""The maintenance duty in whole nodes: a removed seat's mailbox, and who may judge a seat absent."""
+
+import asyncio
+
+import pytest
+from node_rig import Fleet
+
+from crewlet.company.model import Company, Seat
+from crewlet.duties.maintenance import EVERY_S
+from crewlet.mail import topics
+from crewlet.ports.mail import NoMailbox
+from crewlet.seats.lease import seat_resource
+from crewlet.testing.virtual import in_virtual_time
+
+GRACE_S = 2 * EVERY_S
+WORKERS = frozenset({"seats", "workers"})
+
+
+def company(*handles: str) -> Company:
+    return Company("acme", tuple(Seat(handle) for handle in handles))
+
+
+async def mailbox(fleet: Fleet, handle: str) -> int:
+    """How many of a seat's three subscriptions the broker has."""
+    mail = next(iter(fleet.nodes.values())).commands.outbox.mail
+    return sum([await mail.waiting(one) is not None for one in topics.mailbox(handle)])
+
+
+@in_virtual_time
+async def test_a_removed_seat_keeps_its_mail_for_the_grace_and_then_loses_its_mailbox_without_anybody_asking() -> None:
+    fleet = Fleet(("a", "b"), roles=WORKERS, removed_seat_grace_s=GRACE_S)
+    outbox = (await fleet.node("n1")).commands.outbox
+    await fleet.stop("n1")
+    await fleet.publish(outbox, "b", "kept")
+    fleet.company = company("a")
+    node = await fleet.node("n1", incarnation=2)
+    await asyncio.sleep(GRACE_S - 60)
+    backlog = await node.commands.outbox.mail.waiting(topics.inbox("b"))
+    assert backlog is not None and backlog.waiting == 1
+    await asyncio.sleep(EVERY_S + 120)
+    assert await mailbox(fleet, "b") == 0
+    assert await mailbox(fleet, "a") == 3
+    with pytest.raises(NoMailbox):
+        await node.commands.outbox.mail.publish(topics.inbox("b").topic, b"x", message_id="late")
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_seat_that_a_peer_with_another_document_runs_is_never_called_absent() -> None:
+    fleet = Fleet(("a",), roles=WORKERS, removed_seat_grace_s=GRACE_S)
+    await fleet.node("old")
+    fleet.company = company("a", "new")
+    await fleet.node("new")
+    await asyncio.sleep(GRACE_S + EVERY_S)
+    assert await mailbox(fleet, "new") == 3
+    tick = await fleet.nodes["old"].commands.duties.run("maintenance")
+    assert tick.outcome == "failed" and "node new has another list of seats" in tick.detail
+    await fleet.stop("old")
+    await asyncio.sleep(EVERY_S + 1)
+    tick = await fleet.nodes["new"].commands.duties.run("maintenance")
+    assert tick.outcome == "done"
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_one_node_of_a_fleet_does_the_duty_and_a_stopped_one_gives_it_to_its_peer() -> None:
+    fleet = Fleet(("a", "b"), roles=WORKERS, removed_seat_grace_s=GRACE_S)
+    first = await fleet.node("n1")
+    second = await fleet.node("n2")
+    await asyncio.sleep(1)
+    (duty,) = (await second.commands.duties.list()).duties
+    assert (duty.name, duty.node, duty.owner) == ("maintenance", "n1", "n1:1")
+    assert duty.expires_in is not None and duty.last_here is not None and duty.last_here.outcome == "held"
+    assert (await second.commands.duties.run("maintenance")).outcome == "held"
+    assert (await first.commands.duties.run("maintenance")).outcome == "done"
+    await fleet.stop("n1")
+    assert (await second.commands.duties.list()).duties[0].node is None
+    assert (await second.commands.duties.run("maintenance")).outcome == "done"
+    await fleet.close()
+    assert fleet.holder("a") is None
+
+
+@in_virtual_time
+async def test_a_seat_of_the_company_is_never_claimed_by_the_sweep_of_its_mailbox() -> None:
+    fleet = Fleet(("a",), roles=WORKERS, removed_seat_grace_s=GRACE_S)
+    node = await fleet.node("n1")
+    await asyncio.sleep(3 * EVERY_S)
+    lease = await node.leases.get(seat_resource("a"))
+    assert lease is not None and (lease.owner, lease.epoch) == ("n1:1", 1)
+    await fleet.close()

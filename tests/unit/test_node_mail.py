@@ -1,0 +1,181 @@
+"""What a sender and an operator see of mail, on whole nodes: states, inboxes, dead letters."""
+
+from dataclasses import replace
+
+import pytest
+from node_rig import Fleet
+from structlog.testing import capture_logs
+
+from crewlet.company.model import Company, Seat
+from crewlet.mail.outbox import UnknownSeat
+from crewlet.node.assembly import Node
+from crewlet.node.letterdesk import UnknownLetter
+from crewlet.ports.errors import Misuse
+from crewlet.testing.virtual import in_virtual_time
+
+LONG_S = 3600.0
+
+
+async def state(node: Node, message_id: str, seat: str = "a") -> str:
+    return (await node.commands.mail_outcome(seat, message_id)).state
+
+
+async def buried(fleet: Fleet, node: Node, message_id: str) -> str:
+    """Send mail that breaks every turn, and wait until it is a dead letter; the letter's id."""
+    fleet.poison.add(message_id)
+    await fleet.send("a", message_id)
+    before = node.health().dead_letters or 0
+    await fleet.until(lambda: (node.health().dead_letters or 0) > before, "it is dead-lettered", LONG_S)
+    outcome = await node.commands.mail_outcome("a", message_id)
+    assert outcome.state == "dead_lettered" and outcome.dead_letter is not None
+    return outcome.dead_letter
+
+
+@in_virtual_time
+async def test_a_mails_state_is_told_at_every_stage_and_on_every_node() -> None:
+    fleet = Fleet(("a",), turn_s=20)
+    one = await fleet.node("n1")
+    two = await fleet.node("n2")
+    assert await state(one, "m") == await state(two, "m") == "unknown"
+    await fleet.send("a", "m")
+    for node in (one, two):
+        assert await state(node, "m") == "open"
+    await fleet.until(lambda: fleet.runs, "it runs")
+    for node in (one, two):
+        assert await state(node, "m") == "open"
+    await fleet.until(lambda: fleet.finished("m"), "it is finished")
+    await fleet.clock.sleep(1)
+    for node in (one, two):
+        outcome = await node.commands.mail_outcome("a", "m")
+        assert (outcome.state, outcome.outcome) == ("finished", "delivered")
+    assert await state(one, "never sent") == "unknown"
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_mail_whose_turns_break_is_open_and_says_how_often_and_why() -> None:
+    fleet = Fleet(("a",))
+    node = await fleet.node("n1")
+    fleet.poison.add("m")
+    await fleet.send("a", "m")
+    await fleet.until(lambda: len(fleet.runs) == 4, "it was tried four times")
+    await fleet.clock.sleep(0.5)
+    outcome = await node.commands.mail_outcome("a", "m")
+    assert (outcome.state, outcome.deliveries, outcome.detail) == ("open", 4, "m is poison")
+    fleet.poison.clear()
+    await fleet.until(lambda: fleet.finished("m"), "it is finished")
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_mail_that_breaks_its_turns_for_good_is_a_dead_letter_and_a_replay_finishes_it() -> None:
+    fleet = Fleet(("a", "b"))
+    node = await fleet.node("n1")
+    letter_id = await buried(fleet, node, "m")
+    assert len(fleet.runs) == 25
+    assert (await node.commands.mail_outcome("a", "m")).detail == "m is poison"
+    detail = await node.commands.letters.show(letter_id)
+    assert (detail.letter.seat, detail.letter.mail, detail.letter.deliveries) == ("a", "m", 25)
+    assert (detail.body, detail.type) == ("m", "external_notification")
+    assert [each.number for each in detail.history] == list(range(1, 26))
+    assert {(each.owner, each.reason) for each in detail.history} == {("n1:1", "m is poison")}
+    assert len((await node.commands.letters.list("a")).letters) == 1
+    assert (await node.commands.letters.list("b")).letters == ()
+    fleet.poison.clear()
+    replayed = await node.commands.letters.replay(letter_id)
+    assert not replayed.is_repeat
+    await fleet.until(lambda: fleet.finished("m"), "the replay is finished")
+    await fleet.clock.sleep(1)
+    assert await state(node, "m") == "finished"
+    assert (await node.commands.letters.replay(letter_id)).is_repeat
+    await fleet.clock.sleep(60)
+    assert len(fleet.finished("m")) == 1
+    (short,) = (await node.commands.letters.list()).letters
+    assert short.replay == "done"
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_replay_that_breaks_again_is_a_new_dead_letter_with_its_own_budget() -> None:
+    fleet = Fleet(("a",))
+    node = await fleet.node("n1")
+    first = await buried(fleet, node, "m")
+    await node.commands.letters.replay(first)
+    await fleet.until(lambda: node.health().dead_letters == 2, "it is dead-lettered again", LONG_S)
+    assert len(fleet.runs) == 50
+    assert [each.deliveries for each in (await node.commands.letters.list("a")).letters] == [25, 25]
+    assert (await node.commands.mail_outcome("a", "m")).dead_letter != first
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_removed_seats_dead_letter_is_shown_and_not_replayed() -> None:
+    fleet = Fleet(("a", "b"))
+    node = await fleet.node("n1")
+    letter_id = await buried(fleet, node, "m")
+    desk = replace(node.commands.letters, company=lambda: Company("acme", (Seat("b"),)))
+    assert len((await desk.list("a")).letters) == 1
+    assert (await desk.show(letter_id)).letter.seat == "a"
+    with pytest.raises(UnknownSeat):
+        await desk.replay(letter_id)
+    assert await state(node, "m") == "dead_lettered"
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_drop_is_the_way_out_and_names_itself_in_the_log() -> None:
+    fleet = Fleet(("a",))
+    node = await fleet.node("n1")
+    letter_id = await buried(fleet, node, "m")
+    with capture_logs() as logs:
+        dropped = await node.commands.letters.drop(letter_id)
+    assert (dropped.id, dropped.seat, dropped.mail) == (letter_id, "a", "m")
+    (line,) = [each for each in logs if each["event"] == "dead_letter_dropped"]
+    assert (line["letter"], line["id"], line["seat"], line["node"]) == (letter_id, "m", "a", "n1")
+    for verb in (node.commands.letters.drop, node.commands.letters.show, node.commands.letters.replay):
+        with pytest.raises(UnknownLetter):
+            await verb(letter_id)
+    assert await state(node, "m") == "unknown"
+    with pytest.raises(Misuse):
+        await node.commands.letters.show("nonsense")
+    with pytest.raises(Misuse):
+        await node.commands.letters.list("no such Handle")
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_an_inbox_says_what_waits_how_old_it_is_and_who_reads_it() -> None:
+    fleet = Fleet(("a",), turn_s=100)
+    node = await fleet.node("n1")
+    mail = await node.commands.seat_mail("a")
+    assert (mail.waiting, mail.in_hand, mail.oldest_at, mail.node, mail.held) == (0, 0, None, "n1", "")
+    await fleet.send("a", "one")
+    await fleet.until(lambda: fleet.runs, "it runs")
+    for name in ("two", "three"):
+        await fleet.clock.sleep(10)
+        await fleet.send("a", name)
+    mail = await node.commands.seat_mail("a")
+    assert (mail.waiting, mail.in_hand) == (2, 1)
+    assert mail.oldest_age_s is not None and 19 < mail.oldest_age_s < 22
+    other = await fleet.node("n2")
+    seen = await other.commands.seat_mail("a")
+    assert (seen.waiting, seen.in_hand, seen.node, seen.held, seen.is_held_known) == (2, 1, "n1", "", False)
+    with pytest.raises(UnknownSeat):
+        await node.commands.seat_mail("nobody")
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_an_inbox_that_nobody_reads_says_why() -> None:
+    fleet = Fleet(("a",))
+    fleet.roles = frozenset({"ingress"})
+    node = await fleet.node("n1")
+    await fleet.send("a", "m")
+    await fleet.clock.sleep(5)
+    mail = await node.commands.seat_mail("a")
+    assert (mail.waiting, mail.node, mail.is_held_known) == (1, None, True)
+    assert mail.held.startswith("no live node may run it")
+    fleet.roles = frozenset({"seats"})
+    await fleet.node("n2")
+    await fleet.until(lambda: fleet.finished("m"), "it is read")
+    await fleet.close()
