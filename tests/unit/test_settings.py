@@ -180,7 +180,7 @@ REFUSED = {
     ),
     "a grace without an end": (
         "mail: {removed_seat_grace_seconds: 0}",
-        "c.yaml:1: mail.removed_seat_grace_seconds: '0' is not a number from 1 to 7776000; write such a number.",
+        "c.yaml:1: mail.removed_seat_grace_seconds: '0' is not a whole number from 1 to 7776000; write such a number.",
     ),
     "local beside an external stream": (
         "coordination:\n  type: local\nstream: {type: nats, url: nats://b}",

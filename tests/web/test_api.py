@@ -232,9 +232,17 @@ def test_the_description_names_every_route_and_its_refusals(api: Served) -> None
         "/readyz",
         "/metrics",
         "/query/fleet",
+        "/query/duties",
+        "/duties/{name}/run",
+        "/dlq",
+        "/dlq/{letter_id}",
+        "/dlq/{letter_id}/replay",
         "/query/seats/{handle}",
         "/seats/{handle}/mail",
         "/seats/{handle}/mail/{message_id}",
+        "/dlq",
+        "/dlq/{letter_id}",
+        "/dlq/{letter_id}/replay",
     }
     assert set(paths["/seats/{handle}/mail"]["post"]["responses"]) == {"202", "404", "413", "415", "422", "503"}
 

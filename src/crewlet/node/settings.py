@@ -196,7 +196,7 @@ def _read_api(field: Field | None) -> ApiSettings:
 
 def _read_mail(field: Field | None) -> MailSettings:
     grace = field.block(("removed_seat_grace_seconds",)).get("removed_seat_grace_seconds") if field else None
-    return MailSettings(grace.number(*GRACE_RANGE_S)) if grace else MailSettings()
+    return MailSettings(float(grace.integer(*GRACE_RANGE_S))) if grace else MailSettings()
 
 
 def _read_logging(field: Field | None) -> LoggingSettings:
