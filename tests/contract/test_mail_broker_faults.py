@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mail_worlds import flap, nats_world
+from mail_worlds import NatsWorld, flap, nats_world
 from nats.errors import OutboundBufferLimitError
 
 from crewlet.adapters.nats import attachment as attachment_module
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.streams import NS
 from crewlet.mail import topics
+from crewlet.mail.mailboxes import Mailboxes
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, DetachUnproven, Outcome, Subscription
+from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, DetachUnproven, Mail, Outcome, Subscription
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts.mailworld import Desk, key, send, until, until_backlog
 
@@ -219,7 +220,9 @@ async def test_a_publish_that_the_broker_has_not_decided_is_asked_again(
         assert await world.kept(inbox.topic) == 1
 
 
-async def test_twelve_hundred_durables_are_listed_whole(server: Server) -> None:
+async def test_twelve_hundred_durables_are_listed_whole_and_serve(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with nats_world(server.urls) as world:
         mail = await world.client()
         mailboxes = [topics.mailbox(f"seat-{number}") for number in range(400)]
@@ -229,6 +232,33 @@ async def test_twelve_hundred_durables_are_listed_whole(server: Server) -> None:
         assert await mail.list_subscriptions(topics.ALL_INBOXES) == sorted(mailbox[0] for mailbox in mailboxes)
         listed = await mail.list_subscriptions(topics.ALL_MAILBOXES)
         assert listed == sorted(one for mailbox in mailboxes for one in mailbox)
+        await _a_listing_that_fails_half_way(world, mail, monkeypatch)
+        desk = Desk()
+        await mail.attach(mailboxes[-1][0], desk, good_until=math.inf)
+        await send(mail, mailboxes[-1][0].topic, "e1")
+        await until(world, lambda: desk.ids == ["e1"])
+
+
+async def _a_listing_that_fails_half_way(world: NatsWorld, mail: Mail, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part of it passes for the whole; and mailboxes are made without it."""
+    connection = world.connections[0]
+    request = connection.request
+    failed: list[str] = []
+
+    async def fail_half_way(subject: str, payload: bytes = b"", **more: Any) -> Any:
+        answer = await request(subject, payload, **more)
+        if subject.startswith("$JS.API.CONSUMER.LIST.") and json.loads(payload)["offset"] > 0:
+            failed.append(subject)
+            answer.data = json.dumps({"error": {"code": 400, "err_code": 10003, "description": "no"}}).encode()
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, "request", fail_half_way)
+        with pytest.raises(Unavailable):
+            await mail.list_subscriptions(topics.ALL_MAILBOXES)
+        handles = ["seat-0", "seat-399", "new-1", "new-2"]
+        assert await Mailboxes(mail, world.clock, alarm_after_s=30.0).ensure(handles) == 6
+    assert len(failed) == 2
 
 
 async def test_a_durable_found_with_worse_settings_is_mended_and_a_better_one_left(server: Server) -> None:

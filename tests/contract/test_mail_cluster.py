@@ -12,13 +12,13 @@ from mail_worlds import flap, nats_world
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.mail import topics
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.mail import Subscription
+from crewlet.ports.mail import BatchOptions, Subscription
 from crewlet.testing.brokers import Cluster, three_members
 from crewlet.testing.contracts import mail as contract
 from crewlet.testing.contracts import mailattachments as attachments
 from crewlet.testing.contracts import mailbatches as batches
 from crewlet.testing.contracts import mailsubscriptions as subscriptions
-from crewlet.testing.contracts.mailworld import Desk, MakeWorld, send, until, until_backlog
+from crewlet.testing.contracts.mailworld import Desk, MakeWorld, key, send, until, until_backlog
 
 pytestmark = [pytest.mark.cluster, pytest.mark.real]
 
@@ -48,6 +48,7 @@ def own_cluster(tmp_path: Path) -> Generator[Cluster]:
         attachments.after_a_detach_no_pull_is_open,
         attachments.an_unprolonged_delivery_goes_to_the_next_reader,
         contract.every_hand_back_costs_one_delivery,
+        contract.a_handler_may_publish_to_its_own_inbox,
         batches.a_deferred_partition_stops_its_batch,
     ],
     ids=lambda check: check.__name__,
@@ -56,11 +57,14 @@ async def test_three_members_keep_the_contract(cluster: Cluster, check: Callable
     await check(functools.partial(nats_world, cluster.urls, replicas=3))
 
 
-async def test_a_hundred_flaps_lose_and_double_nothing(cluster: Cluster) -> None:
-    async with nats_world(cluster.urls, ack_window_s=300.0, replicas=3) as world:
+@pytest.mark.parametrize("options", [None, BatchOptions(max_messages=10, partition_key=key)], ids=["one", "ten"])
+async def test_flaps_under_load_lose_and_double_nothing(cluster: Cluster, options: BatchOptions | None) -> None:
+    async with nats_world(cluster.urls, ack_window_s=300.0, delivery_budget=1000, replicas=3) as world:
         inbox = Subscription(world.topic("inbox"), "g")
-        handled = await flap(world, inbox, flaps=100, events=200, seed=3)
+        handled = await flap(world, inbox, flaps=60, events=150, seed=3, options=options)
         assert set(handled.values()) == {1}
+        assert await world.kept(inbox.topic) == 0
+        assert await world.dead_letters(inbox.topic) == []
 
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])

@@ -154,6 +154,10 @@ def test_one_failing_partition_spares_the_other(run: Run) -> None:
     run(batches.one_failing_partition_spares_the_other)
 
 
+def test_mail_that_always_fails_takes_nothing_of_its_conversation_along(run: Run) -> None:
+    run(batches.mail_that_always_fails_takes_nothing_of_its_conversation_along)
+
+
 @pytest.mark.proves("BA-06")
 def test_a_stop_or_pause_during_the_linger_delivers_nothing(run: Run) -> None:
     run(batches.a_stop_or_pause_during_the_linger_delivers_nothing)
@@ -184,6 +188,11 @@ def test_a_hold_between_partitions_hands_back_the_rest(run: Run) -> None:
 
 def test_a_hold_taken_before_the_attach_stops_the_first_delivery(run: Run) -> None:
     run(holds.a_hold_taken_before_the_attach_stops_the_first_delivery)
+
+
+@pytest.mark.proves("HO-01")
+def test_a_hold_goes_with_the_seat_to_its_next_node(run: Run) -> None:
+    run(holds.a_hold_goes_with_the_seat_to_its_next_node)
 
 
 @pytest.mark.proves("HO-03")

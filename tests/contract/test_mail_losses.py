@@ -105,3 +105,26 @@ def _count(world: NatsWorld) -> list[str]:
 
     connection.request = count  # type: ignore[method-assign]
     return asked
+
+
+async def test_an_attach_waits_out_an_election_but_not_its_lease(server: Server) -> None:
+    async with nats_world(server.urls) as world:
+        mail = await world.client()
+        await mail.ensure_subscription(INBOX)
+        connection = world.connections[0]
+        request = connection.request
+        refusals = iter(range(3))
+
+        async def elect(subject: str, *args: Any, **kwargs: Any) -> Any:
+            answer = await request(subject, *args, **kwargs)
+            if ".CONSUMER.INFO." in subject and next(refusals, None) is not None:
+                answer.data = b'{"error": {"code": 400, "err_code": 10008, "description": "electing"}}'
+            return answer
+
+        connection.request = elect  # type: ignore[method-assign]
+        desk = Desk()
+        await mail.attach(INBOX, desk, good_until=math.inf)
+        assert next(refusals, None) is None
+        refusals = iter(range(10_000))
+        with pytest.raises(Unavailable):
+            await mail.attach(INBOX, desk, good_until=world.clock.elapsed() + 1.0)

@@ -70,6 +70,24 @@ def test_the_oldest_conversation_goes_first_and_what_has_no_instant_keeps_its_pl
     assert grouped(names, BOTH) == expected
 
 
+@pytest.mark.parametrize(
+    ("lefts", "expected"),
+    [
+        ({}, [["a:1", "a:2", "a:3"]]),
+        ({"a:1": 13}, [["a:1", "a:2", "a:3"]]),
+        ({"a:1": 12}, [["a:1"], ["a:2", "a:3"]]),
+        ({"a:2": 0}, [["a:1"], ["a:2"], ["a:3"]]),
+        ({"a:3": 5}, [["a:1", "a:2"], ["a:3"]]),
+        ({"a:1": 3, "a:2": 3, "a:3": 3}, [["a:1"], ["a:2"], ["a:3"]]),
+    ],
+)
+def test_mail_that_has_used_up_half_its_budget_is_worked_alone_and_in_its_place(
+    lefts: dict[str, int], expected: list[list[str]]
+) -> None:
+    mail = [delivery(name, left=lefts.get(name, 24)) for name in ("a:1", "a:2", "a:3")]
+    assert [[one.id for one in part] for part in partitions(mail, BOTH)] == expected
+
+
 def test_a_naive_instant_counts_as_none() -> None:
     options = BatchOptions(dated=lambda one: minute(one).replace(tzinfo=None) if one.id == "b:0" else minute(one))
     assert grouped(["a:5", "b:0"], options) == [["a:5"], ["b:0"]]

@@ -39,6 +39,7 @@ def partitions(deliveries: Sequence[Delivery], options: BatchOptions) -> list[Pa
     Returns:
         Every delivery exactly once. Inside a partition and between partitions the older instant comes first; equal
         instants keep the order of arrival, and what has no usable instant stays behind what arrived just before it.
+        A delivery that has used up more than half of its budget is a partition of its own, in its place.
     """
     instants = _instants(deliveries, options)
     groups: dict[object, list[int]] = {}
@@ -46,7 +47,7 @@ def partitions(deliveries: Sequence[Delivery], options: BatchOptions) -> list[Pa
         groups.setdefault(_key(index, delivery, options), []).append(index)
     ordered = [sorted(indexes, key=lambda index: (instants[index], index)) for indexes in groups.values()]
     ordered.sort(key=lambda indexes: (instants[indexes[0]], min(indexes)))
-    return [tuple(deliveries[index] for index in indexes) for indexes in ordered]
+    return [part for indexes in ordered for part in _degraded([deliveries[index] for index in indexes])]
 
 
 def nak_delay_s(deliveries: int) -> float:
@@ -62,6 +63,19 @@ def headroom(partition: Iterable[Delivery]) -> int:
 def in_stream_order(deliveries: Iterable[Delivery]) -> list[Delivery]:
     """The order in which deliveries are handed back, so that they lie in the inbox as they did before."""
     return sorted(deliveries, key=lambda delivery: delivery.sequence)
+
+
+def _degraded(group: Sequence[Delivery]) -> list[Partition]:
+    """Mail that keeps failing is worked alone, so that it takes nothing of its conversation to the dead letters."""
+    parts: list[list[Delivery]] = []
+    was_alone = True
+    for delivery in group:
+        is_alone = delivery.deliveries > max(1, delivery.deliveries_left)
+        if is_alone or was_alone:
+            parts.append([])
+        parts[-1].append(delivery)
+        was_alone = is_alone
+    return [tuple(part) for part in parts]
 
 
 def _key(index: int, delivery: Delivery, options: BatchOptions) -> object:

@@ -49,7 +49,7 @@ class Mailboxes:
         """
         handles = list(dict.fromkeys(handles))
         register = await self._register_now()
-        present = frozenset(await self._mail.list_subscriptions(topics.ALL_MAILBOXES))
+        present = await self._present()
         gate = asyncio.Semaphore(_SIDE_BY_SIDE)
 
         async def one(handle: str, missing: list[Subscription]) -> int:
@@ -92,6 +92,14 @@ class Mailboxes:
             Unavailable: nobody answered.
         """
         return sum([await self._mail.ensure_subscription(subscription) for subscription in topics.mailbox(handle)])
+
+    async def _present(self) -> frozenset[Subscription]:
+        """What is there, as far as it can be listed: a listing spares one question a subscription, and nothing else."""
+        try:
+            return frozenset(await self._mail.list_subscriptions(topics.ALL_MAILBOXES))
+        except Unavailable as error:
+            _log.warning("seat_mailboxes_unlisted", error=str(error))
+            return frozenset()
 
     async def _register_now(self) -> Register | None:
         """The registry's content, or None when it cannot be had."""

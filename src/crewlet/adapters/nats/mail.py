@@ -11,8 +11,8 @@ from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.deadletters import NatsDeadLetters
 from crewlet.adapters.nats.lookup import Places
 from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
-from crewlet.adapters.nats.streams import STREAMS, ensure_stream, say_what_was_deleted, stream_of
-from crewlet.adapters.nats.subscriptions import Consumers
+from crewlet.adapters.nats.streams import STREAMS, StreamGone, ensure_stream, say_what_was_deleted, stream_of
+from crewlet.adapters.nats.subscriptions import Consumers, Ensured
 from crewlet.mail.consuming import Consumer
 from crewlet.mail.deadletters import HEADROOM_BYTES
 from crewlet.mail.patterns import check_message
@@ -20,7 +20,7 @@ from crewlet.mail.switchboard import Switchboard, Switched
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeadLetters, DeliveryJournal
 from crewlet.ports.entropy import Entropy
-from crewlet.ports.errors import Misuse
+from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import (
     Attachment,
     Backlog,
@@ -36,6 +36,8 @@ from crewlet.ports.mail import (
 )
 
 STOP_BUDGET_S = 5.0
+ATTACH_PATIENCE_S = 15.0
+ATTACH_PAUSE_S = 0.2
 
 log = structlog.get_logger()
 
@@ -166,7 +168,7 @@ class NatsMail:
         journal: DeliveryJournal | None = None,
     ) -> Attachment:
         self._switchboard.require_live()
-        ensured = await self._consumers.ensure(subscription)
+        ensured = await self._ensure_patiently(subscription, good_until)
         feed = NatsFeed(
             self._connection,
             self._entropy,
@@ -203,6 +205,20 @@ class NatsMail:
     async def wait_for_handlers(self, timeout_s: float | None) -> int:
         self._switchboard.require_live()
         return await self._switchboard.wait_for_handlers(timeout_s)
+
+    async def _ensure_patiently(self, subscription: Subscription, good_until: float) -> Ensured:
+        """Through an election of the consumer's leader: a seat that cannot be attached is given up for a lease TTL."""
+        began_at = self._clock.elapsed()
+        ends = began_at + min(ATTACH_PATIENCE_S, (good_until - began_at) / 2)
+        while True:
+            try:
+                return await self._consumers.ensure(subscription)
+            except StreamGone:
+                raise
+            except Unavailable:
+                if self._clock.elapsed() >= ends:
+                    raise
+            await self._clock.sleep(ATTACH_PAUSE_S)
 
     async def _let_go(self, attachment: Switched) -> None:
         try:

@@ -108,6 +108,28 @@ async def one_failing_partition_spares_the_other(make: MakeWorld) -> None:
         assert [letter.id for letter in await world.dead_letters(inbox.topic)] == ["c1:1"]
 
 
+async def mail_that_always_fails_takes_nothing_of_its_conversation_along(make: MakeWorld) -> None:
+    async with make(delivery_budget=3) as world:
+        mail = await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        await mail.ensure_subscription(inbox)
+        await send(mail, inbox.topic, "a:poison", "a:2", "a:3")
+        worked: list[str] = []
+
+        async def handler(deliveries: Sequence[Delivery]) -> Outcome:
+            ids = [delivery.id for delivery in deliveries]
+            if "a:poison" in ids:
+                return Nak("it broke")
+            worked.extend(ids)
+            return Ack()
+
+        await mail.attach(inbox, handler, good_until=math.inf, options=BatchOptions(max_messages=10, partition_key=key))
+        await until(world, lambda: len(worked) == 2)
+        await until_backlog(world, mail, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
+        assert worked == ["a:2", "a:3"]
+        assert [letter.id for letter in await world.dead_letters(inbox.topic)] == ["a:poison"]
+
+
 async def a_stop_or_pause_during_the_linger_delivers_nothing(make: MakeWorld) -> None:
     async with make() as world:
         one, two = await world.client(), await world.client()

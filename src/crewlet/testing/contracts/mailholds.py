@@ -135,3 +135,24 @@ async def a_hold_gates_its_own_attachment_only(make: MakeWorld) -> None:
         await send(one, inbox.topic, "e1", "e2")
         await until(world, lambda: peer.ids == ["e1", "e2"] and other.ids == ["e1", "e2"])
         assert held.ids == []
+
+
+async def a_hold_goes_with_the_seat_to_its_next_node(make: MakeWorld) -> None:
+    async with make() as world:
+        one, two = await world.client(), await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        here, there = Desk(), Desk()
+        old = await one.attach(inbox, here, good_until=math.inf, holds=["paused"])
+        await send(one, inbox.topic, "w1")
+        await old.detach()
+        new = await two.attach(inbox, there, good_until=math.inf, holds=["paused"])
+        await send(one, inbox.topic, "w2")
+        await quiet(world)
+        backlog = await two.waiting(inbox)
+        assert backlog is not None and (backlog.waiting, backlog.open_pulls) == (2, 0)
+        old.unhold("paused")
+        await quiet(world)
+        assert (here.ids, there.ids) == ([], [])
+        new.unhold("paused")
+        await until(world, lambda: there.ids == ["w1", "w2"])
+        assert here.ids == []
