@@ -71,18 +71,20 @@ async def test_a_message_whose_ack_was_lost_is_not_run_again(server: Server, mon
         await mail.attach(inbox, desk, good_until=math.inf)
         await until_backlog(world, mail, inbox, lambda backlog: backlog.open_pulls == 1)
         connection = world.connections[0]
-        request = connection.request
+        post = connection.post
         lost: list[str] = []
 
-        async def lose_acks(subject: str, *args: Any, **kwargs: Any) -> Any:
-            if subject.startswith("$JS.ACK.") and not lost:
+        def lose_acks(subject: str, *args: Any, **kwargs: Any) -> asyncio.Future[bytes]:
+            if subject.startswith("$JS.ACK.") and len(lost) < 2:
                 lost.append(subject)
-                raise Unavailable("lost on purpose")
-            return await request(subject, *args, **kwargs)
+                answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+                answer.set_exception(TimeoutError())
+                return answer
+            return post(subject, *args, **kwargs)
 
-        monkeypatch.setattr(connection, "request", lose_acks)
+        monkeypatch.setattr(connection, "post", lose_acks)
         await send(mail, inbox.topic, "e1")
-        await until(world, lambda: lost != [])
+        await until(world, lambda: len(lost) == 2)
         await until_backlog(world, mail, inbox, lambda backlog: backlog.in_hand == 0)
         assert desk.ids == ["e1"]
 
@@ -129,16 +131,16 @@ async def test_a_pull_that_was_lost_is_asked_again(server: Server, monkeypatch: 
         inbox = Subscription(world.topic("inbox"), "g")
         await mail.ensure_subscription(inbox)
         client = world.connections[0].client
-        publish = client.publish
+        tell = client.send
         swallowed: list[str] = []
 
-        async def swallow_one(subject: str, *args: Any, **kwargs: Any) -> None:
+        def swallow_one(subject: str, *args: Any, **kwargs: Any) -> None:
             if ".MSG.NEXT." in subject and not swallowed:
                 swallowed.append(subject)
                 return
-            await publish(subject, *args, **kwargs)
+            tell(subject, *args, **kwargs)
 
-        monkeypatch.setattr(client, "publish", swallow_one)
+        monkeypatch.setattr(client, "send", swallow_one)
         desk = Desk()
         attachment = await mail.attach(inbox, desk, good_until=math.inf)
         await send(sender, inbox.topic, "e1")
@@ -156,15 +158,15 @@ async def test_a_full_send_buffer_stops_no_attachment(server: Server, monkeypatc
         inbox = Subscription(world.topic("inbox"), "g")
         await mail.ensure_subscription(inbox)
         client = world.connections[0].client
-        publish = client.publish
+        tell = client.send
         refusals = iter(range(5))
 
-        async def refuse_five(subject: str, *args: Any, **kwargs: Any) -> None:
+        def refuse_five(subject: str, *args: Any, **kwargs: Any) -> None:
             if ".MSG.NEXT." in subject and next(refusals, None) is not None:
                 raise OutboundBufferLimitError
-            await publish(subject, *args, **kwargs)
+            tell(subject, *args, **kwargs)
 
-        monkeypatch.setattr(client, "publish", refuse_five)
+        monkeypatch.setattr(client, "send", refuse_five)
         desk = Desk()
         await mail.attach(inbox, desk, good_until=math.inf)
         await send(mail, inbox.topic, "e1")

@@ -14,6 +14,7 @@ from crewlet.testing.contracts import mailattachments as attachments
 from crewlet.testing.contracts import mailbatches as batches
 from crewlet.testing.contracts import maildead as dead
 from crewlet.testing.contracts import mailholds as holds
+from crewlet.testing.contracts import mailsettling as settling
 from crewlet.testing.contracts import mailsubscriptions as subscriptions
 from crewlet.testing.contracts.mailworld import MakeWorld
 
@@ -297,3 +298,15 @@ def test_a_message_is_found_for_as_long_as_it_is_not_settled(run: Run) -> None:
 
 def test_a_replay_is_no_repeat_of_what_it_replays(run: Run) -> None:
     run(dead.a_replay_is_no_repeat_of_what_it_replays)
+
+
+def test_what_settles_later_stops_no_other_partition_but_the_next_batch(run: Run) -> None:
+    run(settling.what_settles_later_stops_no_other_partition_but_the_next_batch)
+
+
+def test_what_settles_later_goes_back_with_its_batch(run: Run) -> None:
+    run(settling.what_settles_later_goes_back_with_its_batch)
+
+
+def test_what_settles_after_a_detach_touches_nobody(run: Run) -> None:
+    run(settling.what_settles_after_a_detach_touches_nobody)

@@ -27,6 +27,7 @@ def clamped(options: BatchOptions | None) -> BatchOptions:
         linger_s=min(max(0.0, linger), MAX_LINGER_S),
         partition_key=options.partition_key,
         dated=options.dated,
+        preview=options.preview,
     )
 
 

@@ -5,7 +5,9 @@ leaves the wire to a `Feed`.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -14,7 +16,7 @@ from crewlet.mail.feed import Feed
 from crewlet.mail.switchboard import Switchboard
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal, Handling
-from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Handler, Nak, Outcome, Subscription
+from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Handler, Nak, Outcome, Settling, Subscription
 
 BROKEN_PASS_PAUSE_S = 1.0
 
@@ -55,7 +57,8 @@ class Consumer:
         self._is_detached = False
         self._is_disowned = False
         self._waiting: list[Delivery] = []
-        self._handling: asyncio.Task[tuple[Outcome, bool]] | None = None
+        self._handling = 0
+        self._settling: dict[asyncio.Future[Any], None] = {}
         self._changed = asyncio.Event()
         self._settled_down = asyncio.Event()
         self._detaching = asyncio.Lock()
@@ -85,7 +88,7 @@ class Consumer:
 
     @property
     def is_handling(self) -> bool:
-        return self._handling is not None
+        return self._handling > 0
 
     def prolong(self, good_until: float) -> None:
         self._switchboard.require_live()
@@ -196,17 +199,15 @@ class Consumer:
         for delivery in batch:
             if delivery.deliveries > self._budget:
                 await self._bury(delivery, f"its {self._budget} deliveries are used up")
-        for partition in partitions(self._waiting, options):
+        taken = partitions(self._waiting, options)
+        if options.preview is not None and len(taken) > 1:
+            options.preview(self._waiting)
+        for partition in taken:
             await self._note_taken(partition)
             if not self._begin(partition):
                 break
-            outcome, is_late = await self._handle(partition)
-            try:
-                await (self._settle_late(partition, outcome) if is_late else self._settle(partition, outcome))
-            except Exception:
-                # Let go of, so that nothing prolongs it for ever: it comes back when its window ends.
-                self._feed.forget(partition)
-                raise
+            await self._handle(partition)
+        await self._all_settled()
         if self._waiting:
             await self._hand_back(())
 
@@ -252,36 +253,89 @@ class Consumer:
         else:
             await self._feed.give_back(back, 0.0)
 
-    async def _handle(self, partition: Partition) -> tuple[Outcome, bool]:
-        """Run the handler; its outcome, and whether the attachment was detached before it answered."""
+    async def _handle(self, partition: Partition) -> None:
+        """Run the handler, and settle what it answers, at once or when it comes to know."""
         self._switchboard.handler_began()
-        task = asyncio.create_task(self._answer(partition), name=f"handler {self._subscription.group}")
-        self._handling = task
+        self._handling += 1
         self._settled_down.set()
-        await asyncio.wait({task})
-        return task.result()
+        answer = await self._answer(partition, self._handler(partition))
+        if isinstance(answer, Settling):
+            self._settling[answer.outcome] = None
+            answer.outcome.add_done_callback(partial(self._on_outcome, partition))
+            return
+        if not isinstance(answer, Ack):
+            # What was handled before is settled before this goes back, or goes back with it.
+            await self._all_settled()
+        await self._settle(partition, answer, is_late=self._end_handling())
 
-    async def _answer(self, partition: Partition) -> tuple[Outcome, bool]:
+    async def _answer(self, partition: Partition, handling: Awaitable[Outcome | Settling]) -> Outcome | Settling:
         try:
-            outcome = await self._handler(partition)
+            answer = await handling
         except asyncio.CancelledError:
-            outcome = Nak("the handler was cancelled")
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                self._end_handling()
+                raise
+            answer = Nak("the handler was cancelled")
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is one answer: not now
             self._log.exception("handler_failed", ids=[delivery.id for delivery in partition])
-            outcome = Nak(f"{type(error).__name__}: {error}")
-        finally:
-            self._handling = None
-            self._settled_down.clear()
-            self._switchboard.handler_ended()
-        if isinstance(outcome, Defer):
+            answer = Nak(f"{type(error).__name__}: {error}")
+        if isinstance(answer, Defer):
             # In the same step as the handler's return, so that an unquiesce that follows it is never undone.
             self._is_quiesced = True
-        return outcome, self._is_closing
+        return answer
 
-    async def _settle(self, partition: Partition, outcome: Outcome) -> None:
+    def _on_outcome(self, partition: Partition, known: "asyncio.Future[Outcome]") -> None:
+        """A handler that had ended its work knows the outcome."""
+        del self._settling[known]
+        outcome = self._outcome_in(partition, known)
+        is_late = self._end_handling()
+        if isinstance(outcome, Ack) and not is_late:
+            self._feed.ack(partition)
+            return
+        if isinstance(outcome, Defer) and not is_late:
+            # It goes back with the rest of its batch, in stream order.
+            self._is_quiesced = True
+            self._waiting.extend(partition)
+            rest = self._note_deferred(partition, outcome.reason)
+        else:
+            rest = self._settle(partition, outcome, is_late=is_late)
+        settling = asyncio.ensure_future(rest)
+        self._settling[settling] = None
+        settling.add_done_callback(self._settling.pop)
+
+    def _outcome_in(self, partition: Partition, known: "asyncio.Future[Outcome]") -> Outcome:
+        if known.cancelled():
+            return Nak("the settling was cancelled")
+        if (error := known.exception()) is not None:
+            self._log.error("handler_failed", ids=[delivery.id for delivery in partition], exc_info=error)
+            return Nak(f"{type(error).__name__}: {error}")
+        return known.result()
+
+    async def _all_settled(self) -> None:
+        while self._settling:
+            await asyncio.wait(list(self._settling))
+
+    def _end_handling(self) -> bool:
+        """A handler has answered for good; whether the attachment was detached before that."""
+        self._handling -= 1
+        if not self._handling:
+            self._settled_down.clear()
+        self._switchboard.handler_ended()
+        return self._is_closing
+
+    async def _settle(self, partition: Partition, outcome: Outcome, *, is_late: bool) -> None:
+        try:
+            await (self._settle_late(partition, outcome) if is_late else self._settle_now(partition, outcome))
+        except Exception:  # noqa: BLE001 - a loop that ended would leave a seat deaf
+            self._log.exception("mail_settling_broke", ids=[delivery.id for delivery in partition])
+            # Let go of, so that nothing prolongs it for ever: it comes back when its window ends.
+            self._feed.forget(partition)
+
+    async def _settle_now(self, partition: Partition, outcome: Outcome) -> None:
         match outcome:
             case Ack():
-                await self._feed.ack(partition)
+                self._feed.ack(partition)
             case Nak(reason=reason):
                 self._log.info("delivery_naked", ids=[delivery.id for delivery in partition], reason=reason)
                 if self._is_ours():
@@ -289,10 +343,9 @@ class Consumer:
                 for delivery in partition:
                     await self._nak(delivery, reason)
             case Defer(reason=reason):
-                self._log.info("delivery_deferred", ids=[delivery.id for delivery in partition], reason=reason)
                 await self._hand_back(partition)
-                # After it: a hand-over waits for nothing, and its first deferral is not worth a note.
-                await self._note_returned([each for each in partition if each.deliveries > 1], reason)
+                # After it: a hand-over waits for nothing.
+                await self._note_deferred(partition, reason)
 
     async def _nak(self, delivery: Delivery, reason: str) -> None:
         # Past the lease's deadline only a hand-back inside the delivery's own window is still ours to make.
@@ -327,6 +380,11 @@ class Consumer:
     async def _note_returned(self, partition: Sequence[Delivery], reason: str) -> None:
         if self._journal is not None and partition:
             await asyncio.gather(*(self._journal.returned(self._subscription, each, reason) for each in partition))
+
+    async def _note_deferred(self, partition: Partition, reason: str) -> None:
+        """The first deferral of a message is not worth a note."""
+        self._log.info("delivery_deferred", ids=[delivery.id for delivery in partition], reason=reason)
+        await self._note_returned([each for each in partition if each.deliveries > 1], reason)
 
     async def _settle_late(self, partition: Partition, outcome: Outcome) -> None:
         """Detached while the handler ran: its mail belongs to the next attachment, which must not feel this one."""

@@ -43,8 +43,11 @@ class Feed(Protocol):
         """Deliveries that have come and that no `take` has answered with; they are not kept for the next one."""
         ...
 
-    async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle for good, confirmed within a bound. Failure is logged: the mail comes back after its window."""
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Settle for good. It is confirmed in the background, within a bound that `close` waits for.
+
+        Until then they are in hand. Failure is logged: the mail comes back after its window.
+        """
         ...
 
     async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:

@@ -5,6 +5,7 @@ the message is settled, whether or not anything is attached. An *attachment* is 
 attachments on one subscription would split its mail, so whoever attaches must hold the lease that makes it exclusive.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -99,9 +100,20 @@ class Defer:
 
 Outcome = Ack | Nak | Defer
 
-Handler = Callable[[Sequence[Delivery]], Awaitable[Outcome]]
-"""Takes the deliveries of one partition, oldest first, and answers for all of them. It runs in a task of its own that
-no publisher's or caller's cancellation reaches. An exception counts as Nak and is logged. Handlers of one attachment
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The work is over, and the next partition of the batch may begin; the outcome comes later.
+
+    Until it does, the handler counts as running for everybody who asks or waits. No further batch is taken before.
+    """
+
+    outcome: "asyncio.Future[Outcome]"
+
+
+Handler = Callable[[Sequence[Delivery]], Awaitable[Outcome | Settling]]
+"""Takes the deliveries of one partition, oldest first, and answers for all of them. It runs in a task that no
+publisher's or caller's cancellation reaches. An exception counts as Nak and is logged. Handlers of one attachment
 never overlap."""
 
 
@@ -116,12 +128,14 @@ class BatchOptions:
             a key function that raises, puts each delivery in a partition of its own.
         dated: the instant by which partitions and the deliveries inside one are ordered, oldest first; None, or a
             function that raises, keeps the order of arrival.
+        preview: told of what was taken together when it makes more than one partition, before the first is handled.
     """
 
     max_messages: int = 1
     linger_s: float = 0.0
     partition_key: Callable[[Delivery], str] | None = None
     dated: Callable[[Delivery], datetime] | None = None
+    preview: Callable[[Sequence[Delivery]], None] | None = None
 
 
 class Attachment(Protocol):

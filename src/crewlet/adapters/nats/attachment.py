@@ -1,16 +1,18 @@
 """One attachment's end of the wire: what it has in hand, and how each delivery is settled or handed back."""
 
 import asyncio
+import contextlib
 import json
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
+from typing import Any
 
 import structlog
-from nats.aio.msg import Msg
 from nats.errors import Error as ClientError
 
 from crewlet.adapters.nats.connection import Connection
@@ -20,6 +22,7 @@ from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
 from crewlet.adapters.nats.pulls import Pulls
 from crewlet.adapters.nats.streams import NS, StreamGone, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
+from crewlet.adapters.nats.translate import parse_place
 from crewlet.mail.batching import NAK_CAP_S
 from crewlet.mail.feed import PULL_EXPIRY_S
 from crewlet.ports.deadletters import Handling
@@ -92,6 +95,7 @@ class NatsFeed:
         self._arrived: deque[Delivery] = deque()
         self._finished: dict[Mark, None] = {}
         self._woken: set[int] = set()
+        self._unconfirmed: dict[asyncio.Future[Any], None] = {}
         self._prolonging: asyncio.Task[None] | None = None
         self.on_arrival: Callable[[], None] = lambda: None
         self.good_until = math.inf
@@ -131,16 +135,34 @@ class NatsFeed:
         left, self._arrived = list(self._arrived), deque()
         return left
 
-    async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        held = self._stop_prolonging(deliveries)
-        for one in held:
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        for one in self._stop_prolonging(deliveries):
             self._remember_finished(one.mark)
-        ends = self._clock.elapsed() + SETTLE_BUDGET_S
-        done = await asyncio.gather(*(self._say(one, ACK, ends=ends) for one in held))
-        missing = [one.delivery.id for one, is_done in zip(held, done, strict=True) if not is_done]
-        if missing:
-            self._log.warning("mail_ack_unconfirmed", ids=missing)
-        self.forget(deliveries)
+            try:
+                answer = self._connection.post(one.reply, ACK, timeout_s=SETTLE_TIMEOUT_S)
+            except CrewletError:
+                self._ack_again(one)
+            else:
+                self._unconfirmed[answer] = None
+                answer.add_done_callback(partial(self._on_ack, one))
+
+    def _on_ack(self, held: Held, answer: "asyncio.Future[bytes]") -> None:
+        del self._unconfirmed[answer]
+        if answer.cancelled() or answer.exception() is not None:
+            self._ack_again(held)
+        else:
+            self._let_go(held)
+
+    def _ack_again(self, held: Held) -> None:
+        acking = asyncio.ensure_future(self._ack_until(held, self._clock.elapsed() + SETTLE_BUDGET_S))
+        self._unconfirmed[acking] = None
+        acking.add_done_callback(self._unconfirmed.pop)
+
+    async def _ack_until(self, held: Held, ends: float) -> None:
+        await self._clock.sleep(SETTLE_PAUSE_S)
+        if self._pulls.is_closing or not await self._say(held, ACK, ends=ends):
+            self._log.warning("mail_ack_unconfirmed", ids=[held.delivery.id])
+        self._let_go(held)
 
     async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
         word = NAK if delay_s <= 0 else NAK + b" " + json.dumps({"delay": round(delay_s * NS)}).encode()
@@ -170,7 +192,7 @@ class NatsFeed:
             await self.give_back([delivery], NAK_CAP_S)
             return False
         self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
-        await self.ack([delivery])
+        self.ack([delivery])
         return True
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:
@@ -192,33 +214,35 @@ class NatsFeed:
         if self._pulls.doubt_s is not None:
             await self._dispel_doubt(self._pulls.doubt_s)
         await self._pulls.close()
+        while self._unconfirmed:
+            await asyncio.wait(list(self._unconfirmed))
         if wake is not None and wake not in self._woken:
             await self._remove(wake)
 
-    async def _on_delivery(self, message: Msg, sent_at: float) -> None:
-        metadata = message.metadata
-        sequence, published_at = metadata.sequence.stream, _utc(metadata.timestamp)
-        headers = dict(message.headers or {})
+    def _on_delivery(self, reply: str, data: bytes, headers: dict[str, str], sent_at: float) -> None:
+        place = parse_place(reply)
+        sequence, published_at = place.sequence, place.published_at
         if WAKE_HEADER in headers:
             self._woken.add(sequence)
         if WAKE_HEADER in headers or (sequence, published_at) in self._finished:
-            await self._publish(message.reply, ACK)
+            with contextlib.suppress(ClientError, OSError):
+                self._connection.client.send(reply, "", ACK)
             return
         window_ends = sent_at + self._window_s
         held = self._hand.get(sequence)
         if held is not None and held.delivery.published_at == published_at and not held.is_given_back:
             # Its window ran out while it was in hand: the same work, under a new name for settling it.
-            held.reply, held.window_ends = message.reply, window_ends
+            held.reply, held.window_ends = reply, window_ends
             return
         delivery = Delivery(
             id=headers.get(ID_HEADER) or headers.get("Nats-Msg-Id") or f"{self._stream}-{sequence}",
-            data=message.data,
+            data=data,
             sequence=sequence,
-            deliveries=metadata.num_delivered,
-            deliveries_left=max(0, self._budget - metadata.num_delivered),
+            deliveries=place.deliveries,
+            deliveries_left=max(0, self._budget - place.deliveries),
             published_at=published_at,
         )
-        self._hand[sequence] = Held(delivery, message.reply, headers, window_ends)
+        self._hand[sequence] = Held(delivery, reply, headers, window_ends)
         self._arrived.append(delivery)
         self.on_arrival()
 
@@ -276,13 +300,6 @@ class NatsFeed:
         if held.reply == reply and self._clock.elapsed() < held.window_ends:
             held.window_ends = max(held.window_ends, sent_at + self._window_s)
 
-    async def _publish(self, subject: str, word: bytes) -> bool:
-        try:
-            await self._connection.client.publish(subject, word)
-        except (ClientError, OSError):
-            return False
-        return True
-
     def _remember_finished(self, mark: Mark) -> None:
         self._finished[mark] = None
         if len(self._finished) > FINISHED_REMEMBERED:
@@ -329,7 +346,3 @@ class NatsFeed:
             await ask(self._connection, f"STREAM.MSG.DELETE.{self._stream}", {"seq": sequence}, budget_s=0.0)
         except CrewletError as error:
             self._log.debug("wake_left", sequence=sequence, error=repr(error))
-
-
-def _utc(instant: datetime) -> datetime:
-    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)

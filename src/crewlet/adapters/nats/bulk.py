@@ -8,7 +8,6 @@ a newer one. What it does not deliver proves nothing, for its clock may have let
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from nats import errors
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.lane import Lane
-from crewlet.adapters.nats.translate import ApiError, ConsumerAnswer, StoredMessage, store_time
+from crewlet.adapters.nats.translate import ApiError, ConsumerAnswer, StoredMessage, parse_place
 from crewlet.ports.errors import Unavailable
 
 _BATCH = 2_000
@@ -105,16 +104,9 @@ class _Pulling:
             # A status: this pull is over.
             self._has_ended.set()
             return
-        sequence, written_at = _place(reply)
-        self.found.append(StoredMessage(subject.decode(), sequence, written_at, data, headers))
+        place = parse_place(reply.decode())
+        self.found.append(StoredMessage(subject.decode(), place.sequence, place.published_at, data, headers))
         self._left -= 1
-        self._is_proven = self._is_proven or sequence >= self._last
+        self._is_proven = self._is_proven or place.sequence >= self._last
         if self._is_proven or self._left <= 0:
             self._has_ended.set()
-
-
-def _place(reply: bytes) -> tuple[int, datetime]:
-    """Stream sequence and time, from the reply subject of a delivered message, with or without domain and account."""
-    tokens = reply.split(b".")
-    offset = 2 if len(tokens) > 9 else 0
-    return int(tokens[5 + offset]), store_time(int(tokens[7 + offset]))

@@ -61,7 +61,7 @@ class Link(Client):
     async def listen(self, subject: str, take: Callable[[bytes, bytes, bytes, bytes], None]) -> int:
         """Subscribe, and be told of each message at once, from the parser: `take(subject, reply, data, headers)`.
 
-        `take` must not block nor raise. Returns what `unlisten` takes.
+        `take` must not block; what it raises is logged. Returns what `unlisten` and `drain_listening` take.
         """
         subscription = await self.hear(subject, _overlook)
         self._takers[subscription._id] = take  # pyright: ignore[reportPrivateUsage]
@@ -73,6 +73,16 @@ class Link(Client):
         subscription = self._subs.get(listening)
         if subscription is not None:
             await subscription.unsubscribe()
+
+    async def drain_listening(self, listening: int) -> None:
+        """End it once everything that the server had sent by then has been heard. Raises as `unlisten`."""
+        subscription = self._subs.get(listening)
+        try:
+            if subscription is not None:
+                await subscription.drain()
+        finally:
+            self._takers.pop(listening, None)
+            self._subs.pop(listening, None)
 
     def send(self, subject: str, reply: str, payload: bytes) -> None:
         """`publish`, in order with what `post` sends.
@@ -159,7 +169,11 @@ class Link(Client):
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
         if take is not None:
-            take(subject, reply, data, headers or b"")
+            try:
+                take(subject, reply, data, headers or b"")
+            except Exception:  # noqa: BLE001
+                # It would end the reading of this connection, unnoticed.
+                _log.exception("broker_listener_failed", subject=subject.decode())
             return
         assert wait is not None
         wait.timer.cancel()

@@ -6,23 +6,22 @@ a wake message makes the server answer it.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
 
 import structlog
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as Interest
 from nats.errors import Error as ClientError
 
 from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.translate import parse_headers
 from crewlet.ports.entropy import Entropy
 
 LOST_AFTER_S = 0.4
 NO_WAIT_ANSWER_S = 1.0
 NS = 1_000_000_000
-DELIVERY_PREFIX = "$JS.ACK."
-EMPTY_STATUSES = frozenset({"404", "408"})
+DELIVERY_PREFIX = b"$JS.ACK."
+EMPTY_STATUSES = frozenset({b"404", b"408"})
+HEARTBEAT = b"100"
 CLOSE_BUDGET_S = 2.0
 
 log = structlog.get_logger()
@@ -41,21 +40,25 @@ class Pull:
 
 
 class Pulls:
-    """The pulls of one attachment. `on_delivery` is called for each message, in order, with the pull's sending time."""
+    """The pulls of one attachment.
+
+    `on_delivery` is called for each message, in order, with its reply subject, payload and headers, and with the pull's
+    sending time.
+    """
 
     def __init__(
         self,
         connection: Connection,
         entropy: Entropy,
         subject: str,
-        on_delivery: Callable[[Msg, float], Awaitable[None]],
+        on_delivery: Callable[[str, bytes, dict[str, str], float], None],
     ) -> None:
         self._connection = connection
         self._entropy = entropy
         self._subject = subject
         self._on_delivery = on_delivery
         self._inbox = ""
-        self._interest: Interest | None = None
+        self._interest: int | None = None
         self._open: dict[str, Pull] = {}
         self._asked = 0
         self._event = asyncio.Event()
@@ -68,8 +71,7 @@ class Pulls:
 
     async def open(self) -> None:
         self._inbox = self._connection.client.new_inbox()
-        client = cast("Any", self._connection.client)  # its signature is only partly typed
-        self._interest = await client.subscribe(f"{self._inbox}.*", cb=self._on_message)
+        self._interest = await self._connection.client.listen(f"{self._inbox}.*", self._on_message)
         self._forget_listener = self._connection.listen(self._on_state)
 
     @property
@@ -95,7 +97,7 @@ class Pulls:
             await self._something(1.0)
         if self.is_closing:
             return
-        pull = await self._ask(count, wait_s)
+        pull = self._ask(count, wait_s)
         while pull is not None and not pull.is_ended and not self.is_closing:
             left = pull.lost_at - self._connection.clock.elapsed()
             if left <= 0:
@@ -126,11 +128,11 @@ class Pulls:
             return
         try:
             async with asyncio.timeout(CLOSE_BUDGET_S):
-                await interest.drain()
+                await self._connection.client.drain_listening(interest)
         except (ClientError, TimeoutError, OSError) as error:
             log.debug("pull_inbox_not_drained", subject=self._subject, error=repr(error))
 
-    async def _ask(self, count: int, wait_s: float) -> Pull | None:
+    def _ask(self, count: int, wait_s: float) -> Pull | None:
         now = self._connection.clock.elapsed()
         self._asked += 1
         token = f"{self._asked}"
@@ -142,33 +144,30 @@ class Pulls:
         pull = Pull(count, wait_s, now, now + (wait_s + LOST_AFTER_S if wait_s > 0 else NO_WAIT_ANSWER_S))
         self._open[token] = pull
         try:
-            await self._connection.client.publish(
-                f"$JS.API.CONSUMER.MSG.NEXT.{self._subject}", json.dumps(body).encode(), reply=f"{self._inbox}.{token}"
-            )
+            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._subject}"
+            self._connection.client.send(subject, f"{self._inbox}.{token}", json.dumps(body).encode())
         except (ClientError, OSError):
             self._open.pop(token, None)
             return None
         return pull
 
-    async def _on_message(self, message: Msg) -> None:
-        if message.reply.startswith(DELIVERY_PREFIX):
+    def _on_message(self, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        if reply.startswith(DELIVERY_PREFIX):
             # A message does not say which pull it answers: the oldest open one, as the server serves them in order.
             token, pull = next(iter(self._open.items()), ("", None))
             sent_at = pull.sent_at if pull is not None else self._connection.clock.elapsed() - 60.0
             if pull is not None:
                 pull.count -= 1
-            await self._on_delivery(message, sent_at)
+            self._on_delivery(reply.decode(), data, parse_headers(headers), sent_at)
             if pull is not None and pull.count == 0:
                 self._end(token)
         else:
-            self._on_status(message)
+            self._on_status(subject.rpartition(b".")[2].decode(), headers[9:12])
         self._event.set()
 
-    def _on_status(self, message: Msg) -> None:
-        status = (message.headers or {}).get("Status", "")
-        token = message.subject.rpartition(".")[2]
+    def _on_status(self, token: str, status: bytes) -> None:
         pull = self._open.get(token)
-        if pull is None or status == "100":
+        if pull is None or status == HEARTBEAT:
             return
         pull.has_trouble = status not in EMPTY_STATUSES
         self._end(token)

@@ -145,6 +145,21 @@ class ConsumerAnswer(Answer, frozen=True):
     name: str = ""
 
 
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """What the reply subject of a delivered message says: which it is, its delivery's number, when it was stored."""
+
+    sequence: int
+    deliveries: int
+    published_at: datetime
+
+
+def parse_place(reply: str) -> Place:
+    """The place of a delivered message, from its reply subject with or without domain and account."""
+    tokens = reply.split(".")
+    offset = 2 if len(tokens) > 9 else 0
+    return Place(int(tokens[5 + offset]), int(tokens[4 + offset]), store_time(int(tokens[7 + offset])))
+
+
 def parse_headers(raw: bytes) -> dict[str, str]:
     """Header bytes, `NATS/1.0` line first, as names and values; the first of equal names wins."""
     found: dict[str, str] = {}

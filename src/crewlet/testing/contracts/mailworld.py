@@ -8,7 +8,7 @@ from typing import Protocol
 from crewlet.ports.cells import BucketSpec, Cells
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.mail import Ack, Backlog, Delivery, Mail, Outcome, Subscription
+from crewlet.ports.mail import Ack, Backlog, Delivery, Mail, Outcome, Settling, Subscription
 
 PATIENCE_S = 40.0
 LONG_S = 3600.0
@@ -74,7 +74,7 @@ class MakeWorld(Protocol):
     ) -> AbstractAsyncContextManager[MailWorld]: ...
 
 
-Answer = Callable[[Sequence[Delivery]], Awaitable[Outcome]]
+Answer = Callable[[Sequence[Delivery]], Awaitable[Outcome | Settling]]
 
 
 @dataclass
@@ -87,13 +87,13 @@ class Desk:
         lefts: `deliveries_left` of each call's first delivery.
     """
 
-    answers: list[Outcome | Answer] = field(default_factory=list[Outcome | Answer])
+    answers: list[Outcome | Settling | Answer] = field(default_factory=list[Outcome | Settling | Answer])
     calls: list[list[str]] = field(default_factory=list[list[str]])
     lefts: list[int] = field(default_factory=list[int])
     at_once: int = 0
     most_at_once: int = 0
 
-    async def __call__(self, deliveries: Sequence[Delivery]) -> Outcome:
+    async def __call__(self, deliveries: Sequence[Delivery]) -> Outcome | Settling:
         self.calls.append([delivery.id for delivery in deliveries])
         self.lefts.append(deliveries[0].deliveries_left)
         self.at_once += 1

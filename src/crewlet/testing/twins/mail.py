@@ -255,6 +255,7 @@ class TwinFeed:
         self._is_closed = False
         self.on_arrival: Callable[[], None] = lambda: None
         self.good_until = math.inf
+        self._unconfirmed: dict[asyncio.Future[None], None] = {}
         self._prolonging: asyncio.Task[None] | None = None
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
 
@@ -277,12 +278,17 @@ class TwinFeed:
         left, self._arrived = list(self._arrived), deque()
         return left
 
-    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
         held = self._stop_prolonging(deliveries)
         self._finished.update(one.delivery.sequence for one in held)
+        acking = asyncio.ensure_future(self._ack(held))
+        self._unconfirmed[acking] = None
+        acking.add_done_callback(self._unconfirmed.pop)
+
+    async def _ack(self, held: Sequence[_Held]) -> None:
         for one in held:
             await self._reaches("ack", self._broker.ack, one.delivery.sequence)
-        self.forget(deliveries)
+            self._hand.pop(one.delivery.sequence, None)
 
     async def give_back(self, deliveries: Sequence[Delivery], delay_s: float) -> None:
         for one in self._stop_prolonging(deliveries):
@@ -306,7 +312,7 @@ class TwinFeed:
             await self.give_back([delivery], NAK_CAP_S)
             return False
         self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
-        await self.ack([delivery])
+        self.ack([delivery])
         return True
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:
@@ -331,6 +337,8 @@ class TwinFeed:
         self._is_closed = True
         if self._pull is not None:
             self._collect(self._pull)
+        while self._unconfirmed:
+            await asyncio.wait(list(self._unconfirmed))
 
     def _open(self, count: int, wait_s: float) -> TwinPull:
         """At the broker. A request that comes after the proof of detach would have come before it on one connection."""
