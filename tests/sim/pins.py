@@ -26,7 +26,7 @@ PINS = {
         SimOptions(23, nodes=4, seats=3, minutes=4.0, faults=("stop", "deploy")), SAFETY, "P7"
     ),
     "stuck seat not charged": Catch(
-        SimOptions(17, seats=9, minutes=6.0, faults=("hooks", "crash", "stop")), SAFETY, "P6"
+        SimOptions(18, seats=9, minutes=6.0, faults=("hooks", "crash", "stop")), SAFETY, "P6"
     ),
     "acquire failure not taken down": Catch(SimOptions(0, minutes=3.0), SAFETY, "P1"),
     "ack before ledger": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
