@@ -13,7 +13,7 @@ from benchmarks.worlds import NAMES as WORLDS
 from benchmarks.worlds import Name, World
 from crewlet.adapters.system.logs import configure_logs
 
-NAMES = ("mail", "start", "claim", "renew", "view", "plan", "memory")
+NAMES = ("mail", "start", "claim", "renew", "view", "handoff", "sweep", "plan", "memory")
 
 Figures = dict[str, Any]
 
@@ -38,6 +38,7 @@ def main() -> int:
 def _run(name: str, worlds: Sequence[Name], figures: Figures) -> None:
     """Run one benchmark and merge its figures in. One that has `measure_in` is taken in each world."""
     module = importlib.import_module(f"benchmarks.{name}")
+    configure_logs(level="error")
     if not hasattr(module, "measure_in"):
         print(f"# {name}", file=sys.stderr)
         result = cast("Figures", uvloop.run(module.measure()))
@@ -46,7 +47,6 @@ def _run(name: str, worlds: Sequence[Name], figures: Figures) -> None:
         return
     for world in worlds:
         print(f"# {name} {world}", file=sys.stderr)
-        configure_logs(level="error")
         result = uvloop.run(_measure_in(module, world))
         _show(result)
         figures.setdefault(world, {}).update(result)

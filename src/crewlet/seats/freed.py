@@ -16,6 +16,9 @@ from crewlet.seats.presence import Presence
 _log = structlog.get_logger()
 
 JITTER_S = 0.02
+JITTER_A_NODE_S = 0.001
+"""A fleet is spread over so much for each of its nodes, and over JITTER_S at most."""
+
 MOST_LOST = 2 * EARLY_CLAIMS
 """So many claims lost to peers end a try: they are at it, and what they leave is the next pass's."""
 
@@ -37,11 +40,15 @@ class FreedSeats:
         was_collecting, self._is_collecting = self._is_collecting, True
         return not was_collecting
 
-    async def collect(self) -> Collection[str]:
-        """Wait for a random moment, and answer with all that was noted until then."""
+    async def collect(self, nodes: int) -> Collection[str]:
+        """Wait for a random moment, and answer with all that was noted until then.
+
+        Args:
+            nodes: how many heard it. Those a little later find the lease taken by one read.
+        """
+        spread_s = min(JITTER_S, JITTER_A_NODE_S * nodes)
         try:
-            # Every peer hears it in the same moment; those a little later find the lease taken by one read.
-            await self._context.clock.sleep(JITTER_S * self._context.entropy.random())
+            await self._context.clock.sleep(spread_s * self._context.entropy.random())
         finally:
             self._is_collecting = False
         heard, self._heard = self._heard, set()

@@ -26,6 +26,8 @@ _BUSY_POLL_S = 0.05
 _ALARM_BEATS = 20
 _TOGETHER_S = 0.01
 """How long news of a freed seat waits for those that are being taken down beside it."""
+_COUNT_S = 1.0
+"""How long it waits, and the release with it, for a store that does not take the lower count."""
 
 Claimed = asyncio.Future[ClaimResult | None]
 """What the store said of a claim; None when it was not asked, or the lease went straight back."""
@@ -51,7 +53,6 @@ class Handoff:
         self._on_freed = on_freed
         self._freed: list[str] = []
         self._taking_down = 0
-        self._announcing = asyncio.Lock()
         self._presence = presence
         self._on_lost = on_lost
         self._lapses = LapseTimers(context, self._stopped)
@@ -314,14 +315,16 @@ class Handoff:
     async def _announce(self) -> None:
         """Have the peers read the lower count, then tell them of the seats that were freed until now."""
         context = self._context
-        async with self._announcing:
-            if self._freed and self._taking_down:
-                await context.clock.sleep(_TOGETHER_S)
-            freed, self._freed = tuple(self._freed), []
-            await self._presence.advertise()
-            if freed:
-                news = Freed(context.config.owner, context.config.node_id, freed, self._standing())
-                context.tell("on_freed", lambda: self._on_freed(news))
+        if self._freed and self._taking_down:
+            await context.clock.sleep(_TOGETHER_S)
+        freed, self._freed = tuple(self._freed), []
+        try:
+            await context.tasks.within(self._presence.advertise(), _COUNT_S, context.clock.sleep, "lower count")
+        except TimeoutError as error:
+            _log.warning("seats_held_not_advertised", node=context.config.node_id, error=str(error))
+        if freed:
+            news = Freed(context.config.owner, context.config.node_id, freed, self._standing())
+            context.tell("on_freed", lambda: self._on_freed(news))
 
     def _standing(self) -> Standing:
         if self._presence.is_gone:

@@ -113,13 +113,12 @@ class Sweep:
         """A peer gave seats back: try those there is room for, although the counts may still say full."""
         if self._rows is None:
             return
-        if freed.node != self._context.config.node_id:
-            self._rows = rows_after(self._rows, freed)
+        self._rows = rows_after(self._rows, freed)
         if self._freed.note(freed.seats):
             self._context.tasks.start(self._claim_freed(), "freed seats")
 
     async def _claim_freed(self) -> None:
-        heard = await self._freed.collect()
+        heard = await self._freed.collect(len(self._rows or ()))
         withheld = self._withheld()
         _log.debug("seats_freed_heard", seats=len(heard), withheld=withheld)
         if withheld:
