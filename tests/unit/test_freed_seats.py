@@ -161,7 +161,7 @@ async def test_seats_that_a_pass_gives_back_are_named_in_one_message_with_the_co
     await r.host.start()
     r.hooks.release_takes["a"] = 0.004
     peer_row(r, "x", seats_held=0)
-    await until(lambda: told)
+    await until(lambda: bool(told))
     await asyncio.sleep(1)
     assert told == [(["a", "b"], 2)]
     await r.host.stop()
