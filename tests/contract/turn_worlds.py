@@ -83,6 +83,7 @@ async def seat_at_work(
         may_start=lambda _: epoch,
         note_deferral=lambda _: None,
         fence=lambda _: fence,
+        holds=lambda _: (),
         ledger=ledger,
         outbox=outbox,
         runner=runner,
