@@ -132,7 +132,7 @@ class Node:
         runner: Callable[[Seat], Runner] | None = None,
     ) -> None:
         self._config = config
-        self._company = company
+        self._company = self._newest_company = company
         self._ports = ports
         self._runner = runner or self._runner_of_its_kind
         self._started_at = ports.clock.now()
@@ -215,15 +215,22 @@ class Node:
         """The document in force."""
         return self._company
 
+    async def adopt(self, company: Company) -> None:
+        """Put another document in force without a restart. Called after `start`; of calls that overlap the last counts.
+
+        The mailboxes of its seats are made first, so that nobody here writes to a seat that has none. A seat that stays
+        goes on as it was taken; one that left or is placed elsewhere is given back, and a new one taken, at once.
+        """
+        self._newest_company = company
+        await self._make_mailboxes(company)
+        if self._newest_company is company:
+            self._company = company
+            _log.info("company_adopted", company=company.name, seats=len(company.seats))
+            self.host.request_sweep()
+
     async def start(self) -> None:
         """Make the company's mailboxes, then begin to claim seats."""
-        handles = [seat.handle for seat in self._company.seats]
-        try:
-            made = await self._mailboxes.ensure(handles)
-            _log.info("seat_mailboxes_ready", seats=len(handles), made=made)
-        except Unavailable as error:
-            _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
-            self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
+        await self._make_mailboxes(self._company)
         self._has_claimed = True
         self._pauses.start()
         self._forget_news = await self._freed_news.listen(self.host.hear_freed)
@@ -333,6 +340,15 @@ class Node:
             base_env=self._config.program_env,
             default_cwd=self._config.company_dir,
         )
+
+    async def _make_mailboxes(self, company: Company) -> None:
+        handles = [seat.handle for seat in company.seats]
+        try:
+            made = await self._mailboxes.ensure(handles)
+            _log.info("seat_mailboxes_ready", seats=len(handles), made=made)
+        except Unavailable as error:
+            _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
+            self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
 
     async def _finish_mailboxes(self, handles: list[str]) -> None:
         made = await self._mailboxes.ensure_until_made(handles)

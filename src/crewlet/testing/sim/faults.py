@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from crewlet.testing.sim.dice import Dice
+from crewlet.testing.sim.fleetview import HEARD_WITHIN_S
 from crewlet.testing.sim.machine import Machine, Stage
 
 KINDS = (
@@ -21,15 +22,17 @@ KINDS = (
     "stall",
     "hooks",
     "turns",
+    "company",
 )
 """latency: slow crossings. loss: requests and answers vanish. late: requests straggle and are overtaken. partition:
 nothing crosses, one way or both. pause: a process freezes, also for longer than a lease. crash: a process dies and
 comes back. stop: one drains and comes back. deploy: each drains and comes back at a newer lease protocol. election: a
 stream has no leader. outage: the broker is gone. stall: the broker stands still, then takes what piled up. hooks:
-attaching and detaching are slow and fail. turns: turns break, panic and reach outside."""
+attaching and detaching are slow and fail. turns: turns break, panic and reach outside. company: seats come, go and are
+placed elsewhere, and each node hears of it in its own time."""
 
 
-_ORDERLY = frozenset({"stop", "deploy"})
+_ORDERLY = frozenset({"stop", "deploy", "company"})
 
 
 class Faults:
@@ -61,6 +64,7 @@ class Faults:
             "stall": self._stall,
             "hooks": self._hooks,
             "turns": self._turns,
+            "company": self._company,
         }
         self._makers = [(kind, makers[kind]) for kind in KINDS if kind in kinds]
 
@@ -80,6 +84,9 @@ class Faults:
             await asyncio.wait([task])
         self._stage.history.note("heal")
         self._stage.broker.heal()
+        if self._stage.roll.left:
+            self._stage.roll.settle(self._dice)
+            self._stage.judge.fleet.changed(self._stage.roll.company, asyncio.get_running_loop().time())
         newest = max(machine.protocol for machine in self._machines)
         for machine in self._machines:
             machine.heal()
@@ -88,6 +95,7 @@ class Faults:
             machine.protocol = newest
             if not machine.is_up:
                 machine.boot()
+            machine.adopt()
 
     async def _guard(self, kind: str, trouble: Coroutine[Any, Any, None]) -> None:
         if kind in _ORDERLY:
@@ -178,6 +186,15 @@ class Faults:
         await asyncio.sleep(0.5 + self._ttls(2.0))
         if not machine.is_up:
             machine.boot()
+
+    async def _company(self) -> None:
+        stage, now = self._stage, asyncio.get_running_loop().time()
+        stage.history.note("company", stage.roll.change(self._dice))
+        stage.judge.fleet.changed(stage.roll.company, now)
+        hearing = sorted((HEARD_WITHIN_S * self._dice.random() ** 2, i) for i in range(len(self._machines)))
+        for after_s, index in hearing:
+            await asyncio.sleep(now + after_s - asyncio.get_running_loop().time())
+            self._machines[index].adopt()
 
     # The broker
 

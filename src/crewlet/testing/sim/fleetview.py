@@ -1,5 +1,6 @@
 """The fleet as its presence leases tell it at true time: what a node's share may have been when it claimed."""
 
+import math
 from dataclasses import dataclass
 
 from crewlet.company.model import Company, Placement
@@ -9,6 +10,8 @@ from crewlet.seats.records import LeaseRecord, decode_meta
 from crewlet.testing.virtual import EPOCH
 
 _RACE_S = 1.0
+HEARD_WITHIN_S = 20.0
+"""So long after a change of the company the last node has heard of it."""
 
 
 @dataclass(slots=True)
@@ -25,6 +28,7 @@ class FleetView:
 
     def __init__(self, company: Company, ttl_s: float) -> None:
         self._placements = {seat.handle: seat.placement for seat in company.seats}
+        self._changed_at = -math.inf
         self._ttl_s = ttl_s
         self._stays: dict[str, list[_Stay]] = {}
         self._listed_at: dict[str, float] = {}
@@ -32,6 +36,11 @@ class FleetView:
     def listed(self, process: str, looked_at: float) -> None:
         """A process has had the roster, as it stood then."""
         self._listed_at[process] = looked_at
+
+    def changed(self, company: Company, now: float) -> None:
+        """The company has changed. The nodes hear of it one after the other."""
+        self._placements = {seat.handle: seat.placement for seat in company.seats}
+        self._changed_at = now
 
     def presence(self, node_id: str, record: LeaseRecord, now: float, *, is_live: bool) -> None:
         """A node's presence lease was written."""
@@ -53,19 +62,23 @@ class FleetView:
         del stays[:-50]
 
     def is_same_group(self, handle: str, other: str) -> bool:
-        return self._placements[handle] == self._placements[other]
+        """Whether both are in the company, and placed alike."""
+        mine, others = self._placements.get(handle), self._placements.get(other)
+        return mine is not None and mine == others
 
     def share(self, handle: str, owner: str, process: str, now: float, *, failed_at: float) -> int | None:
         """The largest share of a seat's group that the process may have computed when it claims now.
 
-        None when that cannot be told: it read no roster and takes itself for the whole fleet, or a call of it failed
-        lately (at `failed_at`), so that it may go by an older roster, or no longer run a seat that the store still
-        shows as its own.
+        None when that cannot be told: the company has just changed, the process read no roster and takes itself for the
+        whole fleet, or a call of it failed lately (at `failed_at`), so that it may go by an older roster, or no longer
+        run a seat that the store still shows as its own.
         """
         listed_at = self._listed_at.get(process)
-        if listed_at is None or now - failed_at <= self._ttl_s:
+        placement = self._placements.get(handle)
+        if listed_at is None or placement is None or now - failed_at <= self._ttl_s:
             return None
-        placement = self._placements[handle]
+        if now - self._changed_at <= HEARD_WITHIN_S + 2 * self._ttl_s:
+            return None
         size = sum(other == placement for other in self._placements.values())
         since, me = listed_at - _RACE_S, owner.partition(":")[0]
         return -(-size // self._counted(placement, me, since, now))

@@ -1,13 +1,14 @@
 """One simulated machine: its clock, its line to the broker, and the incarnations of its node."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from crewlet.company.model import Company, Seat
+from crewlet.company.model import Seat
 from crewlet.node.assembly import Node, NodeConfig, Ports
 from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.errors import Fenced, Unavailable
@@ -15,10 +16,11 @@ from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Program, ProgramNotStarted, ProgramSpec
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.testing.sim.cells import SimCellStore, SimStore
+from crewlet.testing.sim.company import Roll
 from crewlet.testing.sim.dice import Dice, SimEntropy
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.judge import Judge, RunningTurn
-from crewlet.testing.sim.loop import PROCESS, Process, SimLoop
+from crewlet.testing.sim.loop import Process, SimLoop
 from crewlet.testing.sim.mail import SimMailBroker, SimMailWire
 from crewlet.testing.sim.signals import SignalHub, SimSignals
 from crewlet.testing.sim.wire import Broker, Line, Wire
@@ -87,7 +89,7 @@ class Stage:
 
     loop: SimLoop
     seed: int
-    company: Company
+    roll: Roll
     history: History
     judge: Judge
     broker: Broker
@@ -199,6 +201,7 @@ class Incarnation:
         self.has_started = False
         self._machine = machine
         self._mails: list[TwinMail] = []
+        self._adopting: asyncio.Task[None] | None = None
         self.wire = Wire(self.process, machine.line, stage.broker, self.dice, stage.world)
         self.node = Node(
             NodeConfig(
@@ -212,15 +215,17 @@ class Incarnation:
                 handoff_wait_s=machine.handoff_wait_s,
                 lease_protocol=protocol,
             ),
-            stage.company,
+            stage.roll.company,
             self._ports(),
             runner=self._runner,
         )
 
     def begin(self) -> asyncio.Task[None]:
-        context = copy_context()
-        context.run(PROCESS.set, self.process)
-        return self._machine.stage.loop.create_task(self._live(), name=self.owner, context=context)
+        return self._run(self._live(), self.owner)
+
+    def adopt(self) -> None:
+        """The node hears that the company has changed."""
+        self._adopting = self._run(self._adopt(), f"{self.owner} adopts")
 
     # What a node's adapters would see
 
@@ -239,6 +244,14 @@ class Incarnation:
     def unwritten(self, bucket: str, key: str) -> None:
         self._machine.stage.judge.unwritten(self.process, bucket, key)
 
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._machine.stage.loop.create_task(work, name=name, context=self.wire.own.copy())
+
+    async def _adopt(self) -> None:
+        company = self._machine.stage.roll.company
+        if self.has_started and self.node.company() is not company:
+            await self.node.adopt(company)
+
     def _leaving(self) -> None:
         turn = _TURN.get()
         if turn is not None:
@@ -255,6 +268,7 @@ class Incarnation:
                 await clock.sleep(1.0)
         await node.start()
         self.has_started = True
+        await self._adopt()
         await self.stopping.wait()
         await node.drain()
         await node.close()
@@ -344,6 +358,11 @@ class Machine:
         if self.life is not None:
             self.stage.history.note("stop", self.life.owner)
             self.life.stopping.set()
+
+    def adopt(self) -> None:
+        """Tell the node of a change of the company."""
+        if self.life is not None:
+            self.life.adopt()
 
     def ended(self, life: Incarnation) -> None:
         """The process has come to its end by itself."""

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +14,9 @@ import structlog
 
 from crewlet.mail import topics
 from crewlet.mail.envelope import Envelope
+from crewlet.ports.mail import NoMailbox
 from crewlet.testing.sim.cells import SimStore
-from crewlet.testing.sim.company import company_of, is_slow, labels_of
+from crewlet.testing.sim.company import Roll, company_of, is_slow, labels_of
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.faults import KINDS, Faults
 from crewlet.testing.sim.history import Event, History
@@ -135,13 +136,14 @@ class _World:
         self._defects = defects
         self._dice = Dice(options.seed, "world")
         self._ttl_s = self._dice.pick((15.0, 45.0))
-        self._company = company_of(options.seed, options.nodes, options.seats, ttl_s=self._ttl_s)
+        company = company_of(options.seed, options.nodes, options.seats, ttl_s=self._ttl_s)
+        self._roll = Roll(company, options.nodes)
         self.kinds = self._switched_on()
         self.history = History()
         self._violation: asyncio.Future[Violation] | None = None
         self._broker = Broker(self.history)
         self.judge = Judge(
-            self._company,
+            company,
             self.history,
             self._broker,
             ttl_s=self._ttl_s,
@@ -184,7 +186,7 @@ class _World:
         return Stage(
             self._loop,
             self._options.seed,
-            self._company,
+            self._roll,
             self.history,
             self.judge,
             self._broker,
@@ -220,11 +222,11 @@ class _World:
     async def _feed(self, stage: Stage) -> None:
         """Mail from outside, some of it twice."""
         dice = Dice(self._options.seed, "feed")
-        handles = [seat.handle for i, seat in enumerate(self._company.seats) for _ in range(1 if is_slow(i) else 10)]
         number = 0
         while True:
             await asyncio.sleep(dice.wait(60.0 / self._options.mails_per_minute))
             number += 1
+            handles = [seat.handle for seat in self._roll.company.seats for _ in range(1 if is_slow(seat) else 10)]
             handle, message_id = dice.pick(handles), f"m{number:06d}"
             envelope = Envelope(
                 id=message_id,
@@ -237,13 +239,14 @@ class _World:
             )
             self.judge.fed.add(message_id)
             if not (self._broker.is_down or self._broker.is_stalled):
-                stage.mail.publish(
-                    topics.inbox(handle).topic, msgspec.json.encode(envelope), message_id=message_id, headers={}
-                )
+                with suppress(NoMailbox):  # of a seat that is so new that no node has heard of it
+                    stage.mail.publish(
+                        topics.inbox(handle).topic, msgspec.json.encode(envelope), message_id=message_id, headers={}
+                    )
 
     async def _all_held(self, machines: Sequence[Machine]) -> None:
-        """P6: with nothing going wrong, every seat finds a holder."""
-        seats = len(self._company.seats)
+        """P6: with nothing going wrong, every seat finds a holder, and one that left the company has none."""
+        seats = len(self._roll.company.seats)
         within_s = 3.0 * self._ttl_s + 5.0 * (4 + seats / 4)
         until = self._loop.time() + within_s
         while missing := self._unheld(machines):
@@ -252,11 +255,16 @@ class _World:
                     LIVENESS, f"P6: {missing[0]} is held by no live node {within_s:.0f} s after the last fault"
                 )
             await self._second(machines)
+        while strays := [handle for handle in self._roll.left if handle in self.judge.holders()]:
+            if self._loop.time() > until:
+                raise _Found(LIVENESS, f"P6: {strays[0]} has left the company and is held {within_s:.0f} s after that")
+            await self._second(machines)
 
     async def _all_done(self, stage: Stage, machines: Sequence[Machine]) -> None:
         """P4 and P6: every inbox empties, and what was accepted is accounted for."""
         healed_at, patience_s = self._loop.time(), 6.0 * self._ttl_s + 120.0
-        while left := stage.mail.unsettled():
+        kept = {topics.inbox(handle) for handle in self._roll.left}
+        while left := {inbox: count for inbox, count in stage.mail.unsettled().items() if inbox not in kept}:
             for subscription, count in left.items():
                 idle_s = self._loop.time() - max(healed_at, self.judge.settled_at.get(subscription.topic, 0.0))
                 if idle_s > patience_s:
@@ -279,7 +287,7 @@ class _World:
         holders = self.judge.holders()
         return [
             seat.handle
-            for seat in self._company.seats
+            for seat in self._roll.company.seats
             if seat.handle not in holders or holders[seat.handle].record.owner not in owners
         ]
 
