@@ -18,7 +18,7 @@ PINS = {
     ),
     "no bound by the share": Catch(SimOptions(0, minutes=3.0), SAFETY, "P6"),
     "deaf after deferral": Catch(SimOptions(5, minutes=3.0, faults=("pause", "latency")), LIVENESS, "P6"),
-    "never admitted again": Catch(SimOptions(1, minutes=3.0), LIVENESS, "P6"),
+    "never admitted again": Catch(SimOptions(3, minutes=3.0), LIVENESS, "P6"),
     "renewals not told to the inbox": Catch(SimOptions(0, minutes=3.0, faults=()), LIVENESS, "P6"),
     "no lapse timer": Catch(SimOptions(4, minutes=4.0, faults=("pause", "partition")), LIVENESS, "P6"),
     "renew counted from the reply": Catch(SimOptions(57, minutes=4.0, faults=("latency", "partition")), SAFETY, "P8"),

@@ -5,9 +5,9 @@ import pytest
 from crewlet.testing.sim import KINDS, SimOptions, simulate
 
 
-@pytest.mark.parametrize("seed", range(1000, 1008))
-def test_three_nodes_and_six_seats_keep_their_promises(seed: int) -> None:
-    report = simulate(SimOptions(seed, minutes=3.0))
+@pytest.mark.parametrize("seed", range(1000, 1100))
+def test_three_nodes_and_six_seats_keep_their_promises_for_ten_minutes(seed: int) -> None:
+    report = simulate(SimOptions(seed, minutes=10.0))
     assert (report.code, report.finding) == (0, "")
 
 
