@@ -1,11 +1,14 @@
 """A node that is given another company document while it runs."""
 
+import asyncio
 from dataclasses import replace
 
+import structlog
 from node_rig import Fleet
 
 from crewlet.company.model import Company, Placement, Seat
 from crewlet.mail import topics
+from crewlet.ports.errors import Unavailable
 from crewlet.testing.virtual import in_virtual_time
 
 
@@ -53,3 +56,33 @@ async def test_a_new_seat_has_its_mailbox_before_anybody_here_can_write_to_it() 
     await node.adopt(later)
     assert node.company() is later and topics.inbox("newest") in fleet.broker.listing(">")
     await fleet.close()
+
+
+class SlowFleet(Fleet):
+    """A broker that takes its time to answer nothing."""
+
+    is_slow = False
+
+    async def _fault(self, request: str) -> None:
+        if self.is_slow:
+            await self.clock.sleep(3.0)
+            raise Unavailable(f"{request} is not answered")
+
+
+@in_virtual_time
+async def test_a_company_that_comes_while_the_node_ends_leaves_nothing_running() -> None:
+    fleet = SlowFleet(("old",))
+    node = await fleet.node("n1")
+    fleet.is_slow = True
+    adopting = asyncio.create_task(node.adopt(_company(Seat("old"), Seat("new"))))
+    await fleet.clock.sleep(1.0)
+    await node.drain()
+    before = asyncio.all_tasks() - {adopting}
+    with structlog.testing.capture_logs() as logs:
+        await node.close()
+        await adopting
+        await fleet.clock.sleep(60.0)
+    assert [log for log in logs if log["event"].startswith("task_")] == []
+    assert {task for task in before if not task.done()} == {asyncio.current_task()}
+    await node.adopt(_company())
+    assert len(node.company().seats) == 1

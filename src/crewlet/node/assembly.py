@@ -139,6 +139,7 @@ class Node:
         self._has_claimed = False
         self._is_started = False
         self._is_draining = False
+        self._is_closing = False
         self._tasks = Tasks("node")
         self._freed_news = FreedNews(ports.signals)
         self._forget_news: Forget | None = None
@@ -221,9 +222,12 @@ class Node:
         The mailboxes of its seats are made first, so that nobody here writes to a seat that has none. A seat that stays
         goes on as it was taken; one that left or is placed elsewhere is given back, and a new one taken, at once.
         """
+        if self._is_closing:
+            return
         self._newest_company = company
-        await self._make_mailboxes(company)
-        if self._newest_company is company:
+        making = self._tasks.start(self._make_mailboxes(company), "mailboxes of another company")
+        await asyncio.wait([making])
+        if self._newest_company is company and not self._is_closing:
             self._company = company
             _log.info("company_adopted", company=company.name, seats=len(company.seats))
             self.host.request_sweep()
@@ -255,6 +259,7 @@ class Node:
 
     async def close(self) -> None:
         """Stop everything. Duties and seats still held are given back as well as the store lets us."""
+        self._is_closing = True
         await self._duties.stop()
         await self._tasks.stop()
         if self._forget_news is not None:
@@ -348,7 +353,8 @@ class Node:
             _log.info("seat_mailboxes_ready", seats=len(handles), made=made)
         except Unavailable as error:
             _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
-            self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
+            if not self._is_closing:
+                self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
 
     async def _finish_mailboxes(self, handles: list[str]) -> None:
         made = await self._mailboxes.ensure_until_made(handles)
