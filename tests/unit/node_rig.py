@@ -74,7 +74,13 @@ class Ran:
 
 @dataclass(eq=False)
 class Fleet:
-    """Nodes of one company on one store and broker. `turn_s` is how long each turn takes, in checked steps of 1 s."""
+    """Nodes of one company on one store and broker.
+
+    Attributes:
+        turn_s: how long each turn takes, in checked steps of 1 s.
+        store_of: the store, but for the leases, as a node of that name reaches it; None is the store itself.
+        before_start: called between a node's opening and its start.
+    """
 
     seats: Sequence[str]
     turn_s: float = 0.0
@@ -86,6 +92,8 @@ class Fleet:
     poison: set[str] = field(default_factory=set[str])
     roles: frozenset[str] = frozenset({"seats"})
     removed_seat_grace_s: float = 24 * 3600.0
+    store_of: "Callable[[str], CellStore] | None" = None
+    before_start: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
         self.store = LocalCells(self.clock)
@@ -116,7 +124,7 @@ class Fleet:
         )
         ports = Ports(
             lease_cells=shared,
-            cells=self.store,
+            cells=self.store_of(name) if self.store_of is not None else self.store,
             open_mail=open_mail,
             close_mail=mail.stop,
             is_linked=lambda: name not in self.cut,
@@ -130,6 +138,7 @@ class Fleet:
         node = Node(config, self.company, ports, runner=lambda seat: _Recorder(self, name))
         self.nodes[name] = node
         await node.open()
+        self.before_start()
         await node.start()
         return node
 

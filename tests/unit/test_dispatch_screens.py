@@ -1,5 +1,6 @@
 """What happens to a partition before a turn runs on it."""
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -9,6 +10,7 @@ from crewlet.mail.work_key import work_key
 from crewlet.ports.cells import Cells
 from crewlet.ports.mail import Ack, Defer
 from crewlet.testing.virtual import in_virtual_time
+from crewlet.turns.slots import Slots
 
 
 @in_virtual_time
@@ -137,3 +139,41 @@ async def test_mail_that_is_finished_is_not_acked_by_a_node_whose_fence_closed_m
 
     desk.ledger.finished = slow  # type: ignore[method-assign,assignment]
     assert isinstance(await desk.handle_mail(*mails("a")), Defer)
+
+
+@pytest.mark.proves("IN-01")
+@in_virtual_time
+async def test_mail_that_raced_a_hold_is_parked_before_the_ledger_is_asked_and_the_deferral_noted() -> None:
+    desk = await Desk().open()
+    await desk.handle_mail(*mails("a"))
+    desk.holds = ["seat_paused"]
+    assert isinstance(await desk.handle_mail(*mails("a")), Defer)
+    assert desk.deferrals == ["alice"]
+    assert desk.events()[-1] == "turn_parked" and desk.logs[-1]["refusal"] == "seat_paused"
+    assert desk.dispatch.refusal is not None and desk.dispatch.refusal.name == "seat_paused"
+    desk.holds = []
+    assert await desk.handle_mail(*mails("a")) == Ack()
+    assert desk.dispatch.refusal is None
+
+
+@in_virtual_time
+async def test_a_node_whose_posture_is_shed_defers_what_it_owns() -> None:
+    desk = await Desk().open()
+    desk.posture = "shed"
+    assert isinstance(await desk.handle_mail(*mails("a")), Defer)
+    assert (desk.ran, desk.deferrals, desk.events()) == ([], ["alice"], ["turn_deferred"])
+
+
+@pytest.mark.proves("IN-05")
+@in_virtual_time
+async def test_a_seat_that_was_paused_while_its_mail_waited_for_a_slot_does_not_start() -> None:
+    slots = Slots(1)
+    desk = await Desk(slots=slots).open()
+    taken = await slots.take()
+    waiting = asyncio.create_task(desk.handle_mail(*mails("a")))
+    await asyncio.sleep(1)
+    desk.holds = ["seat_paused"]
+    desk.dispatch.stop("paused by a person")
+    taken.release()
+    assert isinstance(await waiting, Defer)
+    assert (desk.ran, await desk.completion("a"), slots.running) == ([], None, 0)
