@@ -74,6 +74,7 @@ def test_a_document_becomes_the_company_it_describes(tmp_path: Path) -> None:
             Seat("idle"),
         ),
         people=("ada",),
+        units={"desk": None, "checks": "desk"},
         coalesce_window_s=1.5,
         coalesce_max_batch=50,
     )

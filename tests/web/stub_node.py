@@ -8,11 +8,15 @@ import threading
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
+from crewlet.adapters.local.cells import LocalBucket, LocalCells
+from crewlet.adapters.system.clock import SystemClock
+from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.company.model import Company, Seat
 from crewlet.duties.frame import UnknownDuty
 from crewlet.mail.outbox import UnknownSeat
+from crewlet.mail.pauses import PAUSES_BUCKET, Pauses
 from crewlet.node.dutystatus import DutiesSnapshot, DutySnapshot, TickSnapshot
 from crewlet.node.letterdesk import UnknownLetter
 from crewlet.node.mailstatus import (
@@ -24,6 +28,7 @@ from crewlet.node.mailstatus import (
     ReplayedLetter,
     SeatMail,
 )
+from crewlet.node.pausing import Pausing
 from crewlet.node.settings import ApiSettings
 from crewlet.node.status import (
     FleetSnapshot,
@@ -34,6 +39,9 @@ from crewlet.node.status import (
     SentMail,
     Unplaceable,
 )
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import Backlog, Mail
+from crewlet.testing.faults import FaultyCells
 from crewlet.web.app import create_app
 from crewlet.web.server import Server, serve
 
@@ -50,6 +58,29 @@ FLEET = FleetSnapshot(
     unplaceable=(Unplaceable("far", "zone=us"),),
     unmanned_roles=("workers",),
 )
+
+
+COMPANY = Company(
+    "Desk", (Seat("writer", unit="desk"), Seat("far", unit="far/off")), units={"desk": None, "far/off": "desk"}
+)
+
+
+class StubBacklogs:
+    """Three messages in each inbox; nobody answers when there is a problem."""
+
+    def __init__(self) -> None:
+        self.problem: Exception | None = None
+
+    async def waiting(self, subscription: object) -> Backlog:
+        if self.problem is not None:
+            raise self.problem
+        return Backlog(2, 1, 1)
+
+
+def real_pausing(backlogs: StubBacklogs) -> tuple[Pausing, FaultyCells]:
+    """The real verbs, over a bucket in this process."""
+    cells = FaultyCells(LocalBucket(PAUSES_BUCKET, LocalCells(SystemClock()), None))
+    return Pausing(Pauses(cells), cast("Mail", backlogs), lambda: COMPANY, SystemEntropy()), cells
 
 
 @dataclass(slots=True)
@@ -133,12 +164,18 @@ class StubLetters:
 class StubCommands:
     """Keeps what was sent; raises `problem` when there is one."""
 
+    backlogs: StubBacklogs = field(default_factory=StubBacklogs)
+    pausing: Pausing = field(init=False)
+    pauses: FaultyCells = field(init=False)
     sent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     outcomes: dict[str, MailOutcome] = field(default_factory=dict[str, MailOutcome])
     inboxes: dict[str, SeatMail] = field(default_factory=dict[str, SeatMail])
     letters: StubLetters = field(default_factory=StubLetters)
     problem: Exception | None = None
     duties: StubDuties = field(default_factory=StubDuties)
+
+    def __post_init__(self) -> None:
+        self.pausing, self.pauses = real_pausing(self.backlogs)
 
     async def send_mail(self, handle: str, body: str, *, message_id: str | None = None, **rest: str) -> SentMail:
         self._check(handle)
@@ -159,7 +196,7 @@ class StubCommands:
         if self.problem is not None:
             raise self.problem
         if handle not in ("writer", "far"):
-            raise UnknownSeat(handle, Company("Desk", (Seat("writer"), Seat("far"))))
+            raise UnknownSeat(handle, COMPANY)
 
 
 @dataclass(slots=True)
@@ -177,7 +214,12 @@ class StubNode:
     async def fleet(self) -> FleetSnapshot:
         if self.fleet_problem is not None:
             raise self.fleet_problem
-        return self.fleet_snapshot
+        try:
+            pauses = await self.commands.pausing.in_force()
+        except Unavailable:
+            return replace(self.fleet_snapshot, pauses_known=False)
+        seats = tuple(replace(seat, pause=pauses.get(seat.handle)) for seat in self.fleet_snapshot.seats)
+        return replace(self.fleet_snapshot, seats=seats)
 
     def reset(self) -> None:
         fresh = StubNode()
@@ -185,6 +227,8 @@ class StubNode:
         self.commands.duties = StubDuties()
         self.commands.inboxes, self.commands.letters = {}, StubLetters()
         self.commands.sent, self.commands.outcomes, self.commands.problem = [], {}, None
+        self.commands.backlogs.problem = None
+        self.commands.pausing, self.commands.pauses = real_pausing(self.commands.backlogs)
 
     def change(self, **fields: Any) -> None:
         self.snapshot = replace(self.snapshot, **fields)

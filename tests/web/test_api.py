@@ -240,9 +240,10 @@ def test_the_description_names_every_route_and_its_refusals(api: Served) -> None
         "/query/seats/{handle}",
         "/seats/{handle}/mail",
         "/seats/{handle}/mail/{message_id}",
-        "/dlq",
-        "/dlq/{letter_id}",
-        "/dlq/{letter_id}/replay",
+        "/seats/{handle}/pause",
+        "/seats/{handle}/resume",
+        "/units/{unit}/pause",
+        "/units/{unit}/resume",
     }
     assert set(paths["/seats/{handle}/mail"]["post"]["responses"]) == {"202", "404", "413", "415", "422", "503"}
 

@@ -74,8 +74,8 @@ def test_status_fails_when_the_fleet_cannot_be_read_and_still_shows_the_node(nod
 def test_lists_are_aligned_and_label_scripts(node: Served, capsys: Capture) -> None:
     assert main(["seat", "list"]) == 0
     header, writer, far = capsys.readouterr().out.splitlines()
-    assert header.split() == ["SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT"]
-    assert writer.split() == ["writer", "Writes", "command", "n1", "7", "2026-01-02T03:04:05Z", "anywhere"]
+    assert header.split() == ["SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT", "PAUSED"]
+    assert writer.split() == ["writer", "Writes", "command", "n1", "7", "2026-01-02T03:04:05Z", "anywhere", "-"]
     assert "script" in far and "(no node may)" in far and far.index("script") == header.index("RUNNER")
     assert main(["node", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["n1", "1", "ingress,seats", "zone=eu", "42s", "live"]

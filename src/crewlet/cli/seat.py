@@ -12,6 +12,7 @@ import typer
 from crewlet.cli import FAILED
 from crewlet.cli.client import CommandFailed, NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
+from crewlet.cli.pauses import pause_seat, pause_words, resume_seat
 from crewlet.cli.printing import clean, print_json, print_table
 from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
 
@@ -19,6 +20,8 @@ SEND_ATTEMPTS = 5
 _GOOD = ("delivered", "no_action")
 
 app = typer.Typer(help="The company's seats and their mail.", no_args_is_help=True, rich_markup_mode=None)
+app.command("pause")(pause_seat)
+app.command("resume")(resume_seat)
 
 
 @app.command("list")
@@ -33,7 +36,7 @@ def list_seats(
         return
     lonely = {each["handle"] for each in fleet["unplaceable"]}
     print_table(
-        ("SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT"),
+        ("SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT", "PAUSED"),
         [
             (
                 row["handle"],
@@ -43,6 +46,7 @@ def list_seats(
                 row.get("epoch"),
                 row.get("acquired_at"),
                 row["placement"],
+                pause_words(row["pause"]) if row.get("pause") else None if fleet["pauses_known"] else "(not known)",
             )
             for row in rows
         ],

@@ -5,6 +5,7 @@ import typer
 from crewlet.cli import FAILED
 from crewlet.cli.client import NodeClient, NodeRefused
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
+from crewlet.cli.pauses import pause_words
 from crewlet.cli.printing import clean, print_facts, print_json
 from crewlet.cli.run import tell
 
@@ -34,6 +35,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
                 "seats here": ", ".join(health["seats"]) or "none",
                 "unproven": _pairs(health.get("unproven_seconds"), "s"),
                 "last errors": _pairs(health.get("last_errors")),
+                "held back": _pairs(health.get("held_back")),
             }
         )
         if fleet is not None:
@@ -43,6 +45,13 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
                     "company": fleet["company"],
                     "live nodes": ", ".join(row["id"] for row in fleet["nodes"]) or "none",
                     "seats held": f"{held} of {len(fleet['seats'])}",
+                    "paused": "; ".join(
+                        f"{seat['handle']}: {pause_words(seat['pause'])}"
+                        for seat in fleet["seats"]
+                        if seat.get("pause")
+                    )
+                    if fleet["pauses_known"]
+                    else "not known: nobody answered",
                     "unplaceable": ", ".join(
                         f"{each['handle']} ({each['placement']})" for each in fleet["unplaceable"]
                     ),

@@ -52,11 +52,13 @@ def parse_company(text: str, source: str, *, folder: Path | None = None) -> Comp
     name = document.require("name", "write `name:` with the company's name").line_of_text()
     window = document.get("notification_coalesce_window_seconds")
     batch = document.get("notification_coalesce_max_batch")
-    roles = _read_roles(document.get("roles"), _read_units(document.get("units")), folder)
+    units = _read_units(document.get("units"))
+    roles = _read_roles(document.get("roles"), units, folder)
     return Company(
         name=name,
         seats=tuple(role for role in roles if isinstance(role, Seat)),
         people=tuple(role for role in roles if isinstance(role, str)),
+        units={name: unit.parent for name, unit in units.items()},
         coalesce_window_s=window.number(0, 60) if window else 0.0,
         coalesce_max_batch=batch.integer(1, 100) if batch else 20,
     )

@@ -124,6 +124,7 @@ class Company:
         name: part of every agent's identity; renaming the company makes its agents other agents.
         seats: the agents' roles in the document's order. Roles of people are not seats.
         people: handles of the roles that people fill.
+        units: the names of the units, each with the one that it lies in, or None.
         coalesce_window_s: how long an inbox waits for more mail of a conversation, 0 to 60.
         coalesce_max_batch: how many messages one turn may take, 1 to 100.
     """
@@ -131,12 +132,24 @@ class Company:
     name: str
     seats: tuple[Seat, ...] = ()
     people: tuple[str, ...] = ()
+    units: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     coalesce_window_s: float = 0.0
     coalesce_max_batch: int = 20
 
     def seat(self, handle: str) -> Seat | None:
         """The seat of that handle, or None."""
         return next((seat for seat in self.seats if seat.handle == handle), None)
+
+    def seats_of(self, unit: str) -> tuple[Seat, ...]:
+        """The seats of a unit and of the units inside it."""
+        return tuple(seat for seat in self.seats if unit in self._units_around(seat.unit))
+
+    def _units_around(self, unit: str | None) -> list[str]:
+        around: list[str] = []
+        while unit is not None and unit not in around:
+            around.append(unit)
+            unit = self.units.get(unit)
+        return around
 
     def agent_id(self, handle: str) -> UUID:
         """The identity of the agent that fills a seat: the same on every node, derived from names alone."""

@@ -17,7 +17,7 @@ from crewlet.kit.supervise import Tasks
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
 from crewlet.mail.outbox import Outbox
-from crewlet.mail.pauses import PAUSES_BUCKET
+from crewlet.mail.pauses import PAUSES_BUCKET, Pauses
 from crewlet.mail.pausewatch import PauseWatch
 from crewlet.mail.replays import REPLAYS_BUCKET, Replays
 from crewlet.mail.retirement import GRACE_S
@@ -27,6 +27,7 @@ from crewlet.node.fleet import FleetReader
 from crewlet.node.freednews import FreedNews
 from crewlet.node.inboxdesk import InboxDesk
 from crewlet.node.letterdesk import LetterDesk
+from crewlet.node.pausing import Pausing
 from crewlet.node.seat import SeatRuntime
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.ports.cells import BucketSpec, CellStore
@@ -209,8 +210,9 @@ class Node:
             status=work.roster.status,
             on_freed=self._freed_news.tell,
         )
-        self.commands = self._make_commands(work.desk)
-        self._fleet = FleetReader(self.leases, leases, self.company, config.node_id)
+        pausing = Pausing(Pauses(paused), self._mail, self.company, ports.entropy)
+        self.commands = self._make_commands(work.desk, pausing)
+        self._fleet = FleetReader(self.leases, leases, self.company, config.node_id, pausing.in_force)
 
     def company(self) -> Company:
         """The document in force."""
@@ -304,7 +306,7 @@ class Node:
         """
         return await self._fleet.read()
 
-    def _make_commands(self, duties: DutyDesk) -> Commands:
+    def _make_commands(self, duties: DutyDesk, pausing: Pausing) -> Commands:
         ports, config = self._ports, self._config
         inboxes = InboxDesk(
             mail=self._mail,
@@ -318,7 +320,7 @@ class Node:
         )
         replays = Replays(self._mail, self._ledger, lambda: ports.cells.open(REPLAYS_BUCKET), config.owner, ports.clock)
         letters = LetterDesk(self._mail.dead_letters, replays, self.company, config.node_id)
-        return Commands(self._outbox, ports.entropy, inboxes, letters, duties)
+        return Commands(self._outbox, ports.entropy, inboxes, letters, duties, pausing)
 
     def _dispatch(self, seat: Seat, term: Term) -> SeatDispatch:
         ports = self._ports

@@ -9,6 +9,7 @@ from crewlet.node.inboxdesk import InboxDesk
 from crewlet.node.letterdesk import LetterDesk
 from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
 from crewlet.node.mailstatus import SeatMail
+from crewlet.node.pausing import Pausing
 from crewlet.node.status import MailOutcome, SentMail
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
@@ -24,6 +25,7 @@ class Commands:
     inboxes: InboxDesk
     letters: LetterDesk
     duties: DutyDesk
+    pausing: Pausing
 
     async def send_mail(
         self,

@@ -1,12 +1,13 @@
 """The fleet as its leases tell it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 
 from crewlet.company.model import CommandRunner, Company, Seat
-from crewlet.node.status import FleetSnapshot, NodeSnapshot, SeatSnapshot, Unplaceable
+from crewlet.node.status import FleetSnapshot, NodeSnapshot, PauseSnapshot, SeatSnapshot, Unplaceable
 from crewlet.ports.cells import Cells
+from crewlet.ports.errors import Unavailable
 from crewlet.seats.lease import NODE, SEAT, Lease
 from crewlet.seats.leases import LeaseStore
 from crewlet.seats.noderow import ROLES, NodeRow, row_from_lease
@@ -19,20 +20,28 @@ _SPECTATOR = NodeRow(node_id="", roles=frozenset({"ingress"}))
 class FleetReader:
     """Reads nodes and seats from the lease bucket, so that every node answers alike."""
 
-    def __init__(self, leases: LeaseStore, bucket: Cells, company: Callable[[], Company], node_id: str) -> None:
+    def __init__(
+        self,
+        leases: LeaseStore,
+        bucket: Cells,
+        company: Callable[[], Company],
+        node_id: str,
+        pauses: Callable[[], Awaitable[Mapping[str, PauseSnapshot]]],
+    ) -> None:
+        self._pauses = pauses
         self._leases = leases
         self._bucket = bucket
         self._company = company
         self._node_id = node_id
 
     async def read(self) -> FleetSnapshot:
-        """Two lists and the store's clock, read side by side.
+        """Two lists, the store's clock and the pauses, read side by side.
 
         Raises:
             Unavailable: the store did not answer.
         """
-        nodes, seats, mark = await asyncio.gather(
-            self._leases.list_live(NODE), self._leases.list_live(SEAT), self._bucket.mark()
+        nodes, seats, mark, pauses = await asyncio.gather(
+            self._leases.list_live(NODE), self._leases.list_live(SEAT), self._bucket.mark(), self._paused()
         )
         company, now = self._company(), mark.store_now
         rows = {lease.name: row_from_lease(lease) for lease in nodes}
@@ -44,10 +53,19 @@ class FleetReader:
             nodes=tuple(
                 _node(lease, rows[lease.name], seats, now) for lease in sorted(nodes, key=lambda lease: lease.name)
             ),
-            seats=tuple(_seat(seat, held.get(seat.handle), now) for seat in company.seats),
+            seats=tuple(
+                _seat(seat, held.get(seat.handle), now, (pauses or {}).get(seat.handle)) for seat in company.seats
+            ),
             unplaceable=tuple(Unplaceable(seat.handle, str(seat.placement)) for seat in unplaceable),
             unmanned_roles=tuple(role for role in ROLES if not any(role in row.roles for row in rows.values())),
+            pauses_known=pauses is not None,
         )
+
+    async def _paused(self) -> Mapping[str, PauseSnapshot] | None:
+        try:
+            return await self._pauses()
+        except Unavailable:
+            return None
 
 
 def _node(lease: Lease, row: NodeRow, seats: Sequence[Lease], now: datetime) -> NodeSnapshot:
@@ -64,7 +82,7 @@ def _node(lease: Lease, row: NodeRow, seats: Sequence[Lease], now: datetime) -> 
     )
 
 
-def _seat(seat: Seat, lease: Lease | None, now: datetime) -> SeatSnapshot:
+def _seat(seat: Seat, lease: Lease | None, now: datetime, pause: PauseSnapshot | None) -> SeatSnapshot:
     return SeatSnapshot(
         handle=seat.handle,
         title=seat.title,
@@ -75,6 +93,7 @@ def _seat(seat: Seat, lease: Lease | None, now: datetime) -> SeatSnapshot:
         epoch=lease.epoch if lease else None,
         acquired_at=lease.acquired_at if lease else None,
         expires_in=_seconds_left(lease, now) if lease else None,
+        pause=pause,
     )
 
 

@@ -82,6 +82,45 @@ class NodeSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseSnapshot:
+    """A pause in force.
+
+    Attributes:
+        id: names it, and no later pause of the seat.
+        since: the store's clock when it began.
+        by: who paused the seat, as they said, or "".
+        reason: one line, or "".
+        until: the store's time at which it ends by itself; None for never.
+        stop_running: it stopped the turn that ran.
+        messages_held: messages in the inbox, those of a turn that still runs included; None where nobody said.
+    """
+
+    id: str
+    since: datetime
+    by: str = ""
+    reason: str = ""
+    until: datetime | None = None
+    stop_running: bool = False
+    messages_held: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeatPause:
+    """What became of a pause or a resume for one seat.
+
+    Attributes:
+        is_changed: the request holds for it now; False where it was so before, or by another's word.
+        pause: the pause in force afterwards, or None.
+        messages_held: as of a pause, and after a resume what goes to the seat now.
+    """
+
+    handle: str
+    is_changed: bool
+    pause: PauseSnapshot | None = None
+    messages_held: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SeatSnapshot:
     """A seat of the company and who holds it. With no holder all but the first four fields are None.
 
@@ -89,6 +128,7 @@ class SeatSnapshot:
         runner: the kind of runner; `script` is labelled as such wherever it shows.
         placement: the selector in words, `anywhere` without one.
         acquired_at: the store's clock when the present tenure began.
+        pause: why it takes no mail, if a person paused it.
     """
 
     handle: str
@@ -100,6 +140,7 @@ class SeatSnapshot:
     epoch: int | None = None
     acquired_at: datetime | None = None
     expires_in: float | None = None
+    pause: PauseSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +153,10 @@ class Unplaceable:
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """The fleet, read from the leases, so that every node answers alike."""
+    """The fleet, read from the leases, so that every node answers alike.
+
+    `pauses_known` is false where nobody said which seats are paused.
+    """
 
     company: str
     this_node: str
@@ -120,6 +164,7 @@ class FleetSnapshot:
     seats: tuple[SeatSnapshot, ...]
     unplaceable: tuple[Unplaceable, ...] = ()
     unmanned_roles: tuple[str, ...] = ()
+    pauses_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from crewlet.web.guard import Guard
 from crewlet.web.letters import add_letters
 from crewlet.web.mail import Handle, add_mail, problems
 from crewlet.web.metrics import exposition
+from crewlet.web.pauses import add_pauses
 from crewlet.web.ports import WebNode
 from crewlet.web.shapes import Live, Ready, SeatDetail
 
@@ -39,6 +40,7 @@ def create_app(node: WebNode, api: ApiSettings | None = None) -> FastAPI:
     add_mail(app, node)
     add_letters(app, node)
     add_duties(app, node)
+    add_pauses(app, node)
     return app
 
 

@@ -11,6 +11,7 @@ from crewlet.duties.frame import NotOnDuty, UnknownDuty
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.replays import ReplayUnsure
 from crewlet.node.letterdesk import UnknownLetter
+from crewlet.node.pausing import PauseLost, UnknownUnit
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, NoMailbox
 
@@ -59,6 +60,14 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ReplayUnsure)
     def on_unsure(request: Request, error: ReplayUnsure) -> JSONResponse:
         return answer(409, "replay_unsure", _sentence(error))
+
+    @app.exception_handler(UnknownUnit)
+    def on_unknown_unit(request: Request, error: UnknownUnit) -> JSONResponse:
+        return answer(404, "unknown_unit", _sentence(error))
+
+    @app.exception_handler(PauseLost)
+    def on_pause_lost(request: Request, error: PauseLost) -> JSONResponse:
+        return answer(409, "pause_lost", _sentence(error))
 
     @app.exception_handler(MessageTooLarge)
     def on_large(request: Request, error: MessageTooLarge) -> JSONResponse:

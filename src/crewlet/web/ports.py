@@ -2,9 +2,22 @@
 
 from typing import Protocol
 
+from crewlet.mail.pauses import Wish
 from crewlet.node.dutystatus import DutiesSnapshot, TickSnapshot
 from crewlet.node.mailstatus import DroppedLetter, LetterDetail, Letters, ReplayedLetter, SeatMail
-from crewlet.node.status import FleetSnapshot, HealthSnapshot, MailOutcome, SentMail
+from crewlet.node.status import FleetSnapshot, HealthSnapshot, MailOutcome, SeatPause, SentMail
+
+
+class SeatPausing(Protocol):
+    """Pausing and resuming; `node.pausing.Pausing` has the verbs, with the errors named there."""
+
+    async def pause(self, handle: str, wish: Wish, *, instead_of: str | None = None) -> SeatPause: ...
+
+    async def resume(self, handle: str, *, by: str = "", expect: str | None = None) -> SeatPause: ...
+
+    async def pause_unit(self, unit: str, wish: Wish) -> tuple[SeatPause, ...]: ...
+
+    async def resume_unit(self, unit: str, *, by: str = "") -> tuple[SeatPause, ...]: ...
 
 
 class NodeDuties(Protocol):
@@ -32,6 +45,9 @@ class NodeCommands(Protocol):
 
     @property
     def duties(self) -> NodeDuties: ...
+
+    @property
+    def pausing(self) -> SeatPausing: ...
 
     async def send_mail(
         self,

@@ -1,12 +1,15 @@
 """What goes in and out of the API beside the node's own snapshots."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from crewlet.node.status import SeatSnapshot
+from crewlet.mail.pauses import Wish
+from crewlet.node.status import SeatPause, SeatSnapshot
 
 MESSAGE_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:=@+-]{0,199}$"
+
+MAX_PAUSE_S = 10 * 366 * 24 * 3600.0
 
 OneLine = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\r\n\x00]*$")]
 
@@ -34,6 +37,59 @@ class ReplayIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     again: bool = Field(default=False, description="also where an earlier, unconfirmed replay may have arrived")
+
+
+class PauseIn(BaseModel):
+    """A wish to pause."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: OneLine = Field(default="", description="why, one line for people")
+    by: OneLine = Field(default="", description="who pauses it")
+    until: AwareDatetime | None = Field(default=None, description="the instant at which it ends by itself")
+    for_s: Annotated[float, Field(gt=0, le=MAX_PAUSE_S)] | None = Field(
+        default=None, description="or how many seconds from now"
+    )
+    stop_running: bool = Field(default=False, description="end the running turn as well; its mail is finished with")
+
+    @model_validator(mode="after")
+    def _has_one_end(self) -> Self:
+        if self.until is not None and self.for_s is not None:
+            raise ValueError("give until or for_s, not both")
+        return self
+
+    def wish(self, id: str | None) -> Wish:
+        return Wish(id or "", self.by, self.reason, self.until, self.for_s, self.stop_running)
+
+
+class SeatPauseIn(PauseIn):
+    """A wish to pause one seat."""
+
+    instead_of: Annotated[str, StringConstraints(max_length=200)] | None = Field(
+        default=None, description="the id of the pause to replace; without it a paused seat stays as it is"
+    )
+
+
+class UnitResumeIn(BaseModel):
+    """A wish to resume."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: OneLine = Field(default="", description="who resumes it")
+
+
+class SeatResumeIn(UnitResumeIn):
+    """A wish to resume one seat."""
+
+    pause: Annotated[str, StringConstraints(max_length=200)] | None = Field(
+        default=None, description="end only the pause of this id"
+    )
+
+
+class UnitPauses(BaseModel):
+    """What became of a unit's seats."""
+
+    seats: tuple[SeatPause, ...]
 
 
 class Live(BaseModel):
