@@ -163,7 +163,7 @@ class Node:
         self._ledger = Ledger(await ports.cells.open(LEDGER_BUCKET))
         self._journal = Journal(await ports.cells.open(DELIVERIES_BUCKET), config.owner, ports.clock)
         paused = await ports.cells.open(PAUSES_BUCKET)
-        self._pauses = PauseWatch(paused, ports.clock, lambda: self.seats.on_pauses())
+        self._pauses = PauseWatch(paused, ports.clock, lambda: self.seats.on_pauses())  # noqa: PLW0108 -- made below
         self._mail = await ports.open_mail(self.leases.ttl_s)
         self._outbox = Outbox(self._mail, self.company, ports.clock, config.node_id)
         self._slots = Slots(config.max_concurrent)
