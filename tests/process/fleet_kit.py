@@ -40,6 +40,7 @@ class NodeProcess:
     Args:
         seats: the company: by handle, the labels that each seat asks for.
         labels: the node's.
+        grace_s: how long the mail of a seat that left is kept.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class NodeProcess:
         seats: Mapping[str, Mapping[str, str]],
         labels: Mapping[str, str],
         ttl_s: float,
+        grace_s: int = 86_400,
     ) -> None:
         self.id = node_id
         self._evidence = folder
@@ -64,6 +66,7 @@ class NodeProcess:
             "node": {"id": node_id, "labels": labels},
             "coordination": {"type": "embedded-kv", "lease_ttl_seconds": ttl_s},
             "stream": {"type": "nats", "url": broker_url},
+            "mail": {"removed_seat_grace_seconds": grace_s},
         }
         (self._folder / "crewlet.yaml").write_text(json.dumps(settings))
         with (self._folder / "node.log").open("wb") as log:
@@ -74,6 +77,10 @@ class NodeProcess:
     @property
     def company(self) -> Path:
         return self._folder / "company.yaml"
+
+    @property
+    def url(self) -> str:
+        return json.loads((self._folder / ".crewlet" / "run" / "node.json").read_text())["url"]
 
     def said(self) -> str:
         return (self._folder / "node.log").read_text(errors="replace")
@@ -119,10 +126,9 @@ class NodeProcess:
         return await asyncio.to_thread(self._ask_blocking, path, body, key)
 
     def _ask_blocking(self, path: str, body: object, key: str) -> dict[str, Any]:
-        facts = json.loads((self._folder / ".crewlet" / "run" / "node.json").read_text())
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
-        request = urllib.request.Request(f"{facts['url']}{path}", data=data, headers=headers)
+        request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers)
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
