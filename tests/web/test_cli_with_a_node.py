@@ -210,7 +210,7 @@ def test_a_send_is_repeated_under_its_id_while_the_node_cannot_take_it(
         if len(pauses) == 2:
             node.node.commands.problem = None
 
-    monkeypatch.setattr("crewlet.cli.seat.time.sleep", heal)
+    monkeypatch.setattr("crewlet.cli.sending.time.sleep", heal)
     assert main(["seat", "send", "writer", "a", "--id", "k"]) == 0
     assert len(pauses) == 2 and [mail["id"] for mail in node.node.commands.sent] == ["k"]
 
@@ -228,7 +228,7 @@ def test_a_send_without_an_answer_says_that_it_is_not_known(
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), HangsUp)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    monkeypatch.setattr("crewlet.cli.seat.time.sleep", lambda _: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr("crewlet.cli.sending.time.sleep", lambda _: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     url = f"http://127.0.0.1:{server.server_port}"
     try:
         assert main(["seat", "send", "writer", "a", "--id", "k", "--url", url]) == 1

@@ -18,11 +18,24 @@ TIMEOUT_S = 15.0
 
 
 class CommandFailed(CrewletError):
-    """The command could not be done; the text is one sentence for people."""
+    """The command could not be done; the text is one sentence for people.
+
+    Attributes:
+        word: the same for programs.
+        facts: what is known all the same, for `-o json`.
+    """
+
+    word = "failed"
+
+    def __init__(self, sentence: str, *, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(sentence)
+        self.facts: Mapping[str, Any] = facts or {}
 
 
 class NodeSilent(CommandFailed):
     """No node answered. Whether it took the request is not known, unless `was_sent` is false."""
+
+    word = "no_answer"
 
     def __init__(self, sentence: str, *, was_sent: bool) -> None:
         super().__init__(sentence)
@@ -32,9 +45,10 @@ class NodeSilent(CommandFailed):
 class NodeRefused(CommandFailed):
     """The node answered with a refusal. A 503 may pass."""
 
-    def __init__(self, sentence: str, status: int) -> None:
+    def __init__(self, sentence: str, status: int, word: str = "refused") -> None:
         super().__init__(sentence)
         self.status = status
+        self.word = word
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +86,50 @@ class NodeClient:
             raise CommandFailed(f"No node runs with {config}; start one with `crewlet up`.")
         return cls(facts["url"], facts.get("token") or token)
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, *, timeout_s: float = TIMEOUT_S) -> Any:
         """What a GET answers.
 
         Raises:
             NodeSilent, NodeRefused.
         """
-        return self._request("GET", path)
+        return self._request("GET", path, timeout_s=timeout_s)
 
-    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Any:
         """What a POST answers.
 
         Raises:
             NodeSilent, NodeRefused.
         """
-        return self._request("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        return self._request("POST", path, json.dumps(body).encode(), sent, timeout_s=timeout_s)
+
+    def delete(self, path: str) -> Any:
+        """What a DELETE answers.
+
+        Raises:
+            NodeSilent, NodeRefused.
+        """
+        return self._request("DELETE", path)
 
     def _request(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
     ) -> Any:
         parts = urlsplit(self.url)
         connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = connect(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        connection = connect(parts.hostname or "", parts.port, timeout=timeout_s)
         shown = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         was_sent = False
         try:
@@ -120,7 +156,8 @@ class NodeClient:
         sentence = str(detail) if detail else f"The node refused with status {status}."  # pyright: ignore[reportUnknownArgumentType]
         if status == 401:
             sentence += f" Set {TOKEN_ENV}."
-        raise NodeRefused(sentence, status)
+        word = answer.get("error") if isinstance(answer, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        raise NodeRefused(sentence, status, str(word or "refused"))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _token_of_environment() -> str | None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from crewlet.cli import printing
 from crewlet.company.document import load_company
 from crewlet.company.model import Company
 from crewlet.node.settings import Settings, load_settings
@@ -23,7 +24,14 @@ class Output(StrEnum):
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The node's settings.", show_default=True)
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
+
+
+def _note_output(output: Output) -> Output:
+    printing.wants_json = output is Output.json
+    return output
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.", callback=_note_output)]
 UrlOption = Annotated[
     str | None,
     typer.Option(

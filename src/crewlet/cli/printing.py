@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+wants_json = False
+"""Whether the command that runs was asked for JSON: then its failure is told as JSON too."""
+
 
 def print_json(value: Any) -> None:
     """One JSON document."""

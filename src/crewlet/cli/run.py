@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from crewlet.cli import FAILED, INTERRUPTED, OK, REFUSED
+from crewlet.cli import FAILED, INTERRUPTED, OK, REFUSED, printing
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.errors import CrewletError
 
@@ -14,6 +15,7 @@ def run(args: Sequence[str]) -> int:
     from crewlet.cli.app import app
     from crewlet.cli.up import PLAN_ONLY
 
+    printing.wants_json = False
     is_plan = list(args[:1]) == ["up-plan"]
     try:
         # The parent of a node has `up` parsed here: usage and help are those of the command that was typed.
@@ -21,8 +23,10 @@ def run(args: Sequence[str]) -> int:
     except SystemExit as end:
         return _code(end.code)
     except ConfigRefused as refusal:
+        _tell_programs(refusal, str(refusal))
         return tell(str(refusal), REFUSED)
     except CrewletError as error:
+        _tell_programs(error, _sentence(str(error)))
         return tell(_sentence(str(error)), FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -34,6 +38,14 @@ def run(args: Sequence[str]) -> int:
         place = f"{error.filename}: " if error.filename else ""
         return tell(f"{place}{error.strerror or error}.", FAILED)
     return OK
+
+
+def _tell_programs(error: Exception, sentence: str) -> None:
+    """The failure on standard output, where the command was asked for JSON."""
+    if printing.wants_json:
+        word = "config_refused" if isinstance(error, ConfigRefused) else getattr(error, "word", "failed")
+        facts: Mapping[str, Any] = getattr(error, "facts", {})
+        printing.print_json({**facts, "error": word, "detail": sentence})
 
 
 def tell(sentence: str, code: int) -> int:

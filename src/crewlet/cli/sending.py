@@ -1,0 +1,162 @@
+"""Sending a mail to a seat and following what becomes of it."""
+
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import typer
+
+from crewlet.cli.client import TIMEOUT_S, CommandFailed, NodeClient, NodeRefused, NodeSilent
+from crewlet.cli.printing import clean
+from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
+
+SEND_ATTEMPTS = 5
+STILL_WAITING_S = 30.0
+"""How long `--wait` is silent at most while nothing changes."""
+
+
+def check_names(handle: str, message_id: str | None, subject: str, conversation: str) -> None:
+    """Refuse what an HTTP request cannot carry. The shell passes bytes that are no UTF-8 on as lone surrogates."""
+    for value, name in ((handle, "HANDLE"), (subject, "--subject"), (conversation, "--conversation")):
+        if not is_utf8(value):
+            raise typer.BadParameter("this is not UTF-8 text", param_hint=name)
+    if message_id is None:
+        return
+    if not message_id or len(message_id) > MAX_ID_CHARS:
+        raise typer.BadParameter(f"an id has 1 to {MAX_ID_CHARS} characters", param_hint="--id")
+    if not (message_id.isascii() and message_id.isprintable()):
+        raise typer.BadParameter("an id is one line of ASCII letters, digits and ._:=@+-", param_hint="--id")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text from the command line can be sent as it is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def body_of(text: str | None, file: Path | None) -> str:
+    """The text of the mail: as given, from a file, or from standard input."""
+    if (text is None) == (file is None):
+        raise typer.BadParameter("give the text, or a file with --file, and not both", param_hint="TEXT")
+    if text is not None and text != "-":
+        body = text
+    elif file is None or str(file) == "-":
+        body = _decoded(sys.stdin.buffer.read(), "standard input")
+    else:
+        body = _decoded(file.read_bytes(), str(file))
+    if not body:
+        raise typer.BadParameter("the mail is empty", param_hint="TEXT")
+    if not is_utf8(body):
+        raise typer.BadParameter("this is not UTF-8 text", param_hint="TEXT")
+    if (size := len(body.encode())) > MAX_MAIL_BYTES:
+        raise CommandFailed(f"The mail is too large: it has {size} bytes; {MAX_MAIL_BYTES} are allowed.")
+    return body
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CommandFailed(f"{name} is not UTF-8 text.") from None
+
+
+def deliver(client: NodeClient, handle: str, mail: dict[str, str], message_id: str, until: float) -> Any:
+    """Send, and repeat under the same id while the answer is missing and there is time.
+
+    Args:
+        until: a reading of `time.monotonic`.
+    """
+    path = f"/seats/{quote(handle, safe='')}/mail"
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return client.post(path, mail, {"Idempotency-Key": message_id}, timeout_s=_left_s(until))
+        except CommandFailed as failure:
+            if _may_pass(failure) and attempt < SEND_ATTEMPTS and time.monotonic() + 1 < until:
+                time.sleep(1)
+                continue
+            if isinstance(failure, NodeSilent) and failure.was_sent:
+                raise CommandFailed(
+                    f"{failure} Whether it took the mail is not known: repeat it with --id {message_id}.",
+                    facts={"id": message_id},
+                ) from failure
+            raise
+
+
+def _left_s(until: float) -> float:
+    """How long one request may take."""
+    return max(0.1, min(TIMEOUT_S, until - time.monotonic()))
+
+
+def _may_pass(failure: CommandFailed) -> bool:
+    if isinstance(failure, NodeSilent):
+        return failure.was_sent
+    return isinstance(failure, NodeRefused) and failure.status == 503
+
+
+def follow(url: str | None, config: Path, handle: str, message_id: str, until: float) -> Any:
+    """Ask until the mail is finished or dead-lettered. The node may restart meanwhile, under another address.
+
+    What changes is said on standard error, and that nothing does, from time to time.
+    """
+    path = f"/seats/{quote(handle, safe='')}/mail/{quote(message_id, safe='')}"
+    pause_s = 0.1
+    watch = _Watch()
+    answer: Any = {"id": message_id, "state": "open"}
+    while True:
+        problem = ""
+        try:
+            answer = NodeClient.find(url, config).get(path, timeout_s=_left_s(until))
+            if answer["state"] in ("finished", "dead_lettered"):
+                return answer
+        except NodeRefused as refusal:
+            if refusal.status != 503:
+                raise
+            problem = f" {refusal}"
+        except CommandFailed as failure:
+            problem = f" {failure}"
+        watch.tell(problem, answer)
+        if time.monotonic() + pause_s > until:
+            raise CommandFailed(
+                f"No turn has finished the mail {message_id} yet.{problem or _tries(answer)}", facts=answer
+            )
+        time.sleep(pause_s)
+        pause_s = min(1.0, pause_s * 1.5)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What was said last, and when."""
+
+    told: str = ""
+    told_at: float = field(default_factory=time.monotonic)
+    began_at: float = field(default_factory=time.monotonic)
+
+    def tell(self, problem: str, answer: Any) -> None:
+        news = problem or _tries(answer)
+        now = time.monotonic()
+        if news == self.told and now - self.told_at < STILL_WAITING_S:
+            return
+        if not news and now - self.told_at < STILL_WAITING_S:
+            self.told = news
+            return
+        self.told, self.told_at = news, now
+        since = "" if problem else f" after {now - self.began_at:.0f} s"
+        print(f"crewlet: Still waiting{since}.{clean(news) if news else ''}", file=sys.stderr)
+
+
+def _tries(answer: Any) -> str:
+    """What is known of open mail, as a sentence."""
+    if answer["state"] == "unknown":
+        return " The node finds no trace of the mail."
+    if not answer.get("deliveries"):
+        return ""
+    reason = f": {clean(answer['detail'])}" if answer.get("detail") else ""
+    return f" Its turn was tried {answer['deliveries']} times and broke{reason}."
