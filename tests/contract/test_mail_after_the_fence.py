@@ -11,7 +11,6 @@ from mail_worlds import NatsWorld, nats_world
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.mail import NatsMail
-from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Ack, Attachment, Defer, Delivery, Nak, Outcome, Subscription
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts.mailworld import Desk, quiet, send, until, until_backlog
@@ -36,15 +35,18 @@ class Words:
     lose: Callable[[bytes], bool] = lambda word: False
 
     def __post_init__(self) -> None:
-        self._request = self.connection.request
-        self.connection.request = self._listen  # type: ignore[method-assign]
+        self._post = self.connection.post
+        self.connection.post = self._listen  # type: ignore[method-assign]
 
-    async def _listen(self, subject: str, payload: bytes = b"", **more: Any) -> Any:
+    def _listen(self, subject: str, payload: bytes = b"", **more: Any) -> asyncio.Future[bytes]:
         if subject.startswith("$JS.ACK."):
             self.said.append((payload, self.connection.clock.elapsed()))
             if self.lose(payload):
-                raise Unavailable("lost on purpose")
-        return await self._request(subject, payload, **more)
+                answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+                answer.set_exception(TimeoutError("lost on purpose"))
+                answer.exception()  # whoever asked may not look
+                return answer
+        return self._post(subject, payload, **more)
 
     def of(self, word: bytes) -> list[float]:
         return [at for said, at in self.said if said.startswith(word)]

@@ -17,7 +17,6 @@ from crewlet.adapters.process import LocalPrograms
 from crewlet.company.model import CommandRunner, Seat
 from crewlet.mail import topics
 from crewlet.mail.work_key import work_key
-from crewlet.ports.errors import Unavailable
 from crewlet.testing import virtual
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts.mailworld import until, until_backlog
@@ -89,21 +88,26 @@ async def test_a_broker_killed_between_record_and_ack_repeats_no_turn(
         runner = Scripted(_done)
         desk = await seat_at_work(world, runner)
         connection = world.connections[-1]
-        request = connection.request
-        killed: list[str] = []
+        post = connection.post
+        killing: list[asyncio.Task[None]] = []
 
-        async def kill_before_the_ack(subject: str, payload: bytes = b"", **more: Any) -> Any:
-            if payload == b"+ACK":
-                if not killed:
-                    killed.append(subject)
-                    await asyncio.to_thread(server.kill)
-                    await asyncio.to_thread(server.restart)
-                raise Unavailable("the node dies with its ack unsent")
-            return await request(subject, payload, **more)
+        async def kill() -> None:
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.restart)
 
-        monkeypatch.setattr(connection, "request", kill_before_the_ack)
+        def lose_acks(subject: str, payload: bytes = b"", **more: Any) -> asyncio.Future[bytes]:
+            if payload != b"+ACK":
+                return post(subject, payload, **more)
+            if not killing:
+                killing.append(asyncio.create_task(kill()))
+            unsent: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            unsent.set_exception(TimeoutError("the node dies with its ack unsent"))
+            return unsent
+
+        monkeypatch.setattr(connection, "post", lose_acks)
         await desk.send("e1")
-        await until(world, lambda: killed != [])
+        await until(world, lambda: killing != [])
+        await killing[0]
         await connection.close()
         heir = Scripted(_done)
         successor = await seat_at_work(world, heir, epoch=2)

@@ -160,7 +160,7 @@ class NatsFeed:
 
     async def _ack_until(self, held: Held, ends: float) -> None:
         await self._clock.sleep(SETTLE_PAUSE_S)
-        if self._pulls.is_closing or not await self._say(held, ACK, ends=ends):
+        if not await self._say(held, ACK, ends=ends, is_repeat=True):
             self._log.warning("mail_ack_unconfirmed", ids=[held.delivery.id])
         self._let_go(held)
 
@@ -265,13 +265,12 @@ class NatsFeed:
         """Whether what is said now of a delivery comes to the broker before it can hand the message to anybody else."""
         return self._clock.elapsed() < held.window_ends - min(1.0, self._window_s / 10)
 
-    async def _say(self, held: Held, word: bytes, *, ends: float = 0.0) -> bool:
+    async def _say(self, held: Held, word: bytes, *, ends: float = 0.0, is_repeat: bool = False) -> bool:
         """Settle by request, so that the answer proves it; again until `ends`, while nobody answers.
 
         What was said may have landed, and then the message may be with a successor. So nothing is repeated past the
         lease, and nothing but an ack is said past the delivery's own window.
         """
-        is_repeat = False
         while word == ACK or self._is_surely_ours(held):
             if is_repeat and (self._pulls.is_closing or self._clock.elapsed() >= min(ends, self.good_until)):
                 break

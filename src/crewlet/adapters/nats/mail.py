@@ -20,7 +20,7 @@ from crewlet.mail.switchboard import Switchboard, Switched
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeadLetters, DeliveryJournal
 from crewlet.ports.entropy import Entropy
-from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.ports.errors import Misuse, NotLive, Unavailable
 from crewlet.ports.mail import (
     Attachment,
     Backlog,
@@ -224,5 +224,5 @@ class NatsMail:
         try:
             async with asyncio.timeout(STOP_BUDGET_S):
                 await attachment.let_go()
-        except (DetachUnproven, TimeoutError) as error:
+        except (DetachUnproven, NotLive, TimeoutError) as error:
             log.warning("mail_stop_unproven", error=repr(error))
