@@ -35,6 +35,7 @@ class _Bench:
         self.sent: list[OutgoingMail] = []
         self.shown: list[str] = []
         self.reached: list[str] = []
+        self.answered: list[str] = []
         self.refuse_with: Exception | None = None
 
     async def _send(self, mail: OutgoingMail) -> str:
@@ -56,7 +57,8 @@ class _Bench:
         )
         note = Envelope(id="e2", type="observed", timestamp="2030-01-01T00:00:01Z", source="program")
         seat = Seat("alice", runner=command)
-        return Turn("t1", "w1", seat, [mail, note], self.fence, self._send, self.shown.append, self.reached.append)
+        told = (self.shown.append, self.reached.append, self.answered.append)
+        return Turn("t1", "w1", seat, [mail, note], self.fence, self._send, *told)
 
     async def run(
         self,
@@ -107,6 +109,7 @@ async def test_a_program_is_given_its_mail_its_term_and_a_small_environment(benc
                 "subject": "",
                 "body": "hi",
                 "conversation": "c1",
+                "chat_message": "",
                 "timestamp": "2030-01-01T00:00:00Z",
                 "payload": {"n": 1},
             },
@@ -118,6 +121,7 @@ async def test_a_program_is_given_its_mail_its_term_and_a_small_environment(benc
                 "subject": "",
                 "body": "",
                 "conversation": "",
+                "chat_message": "",
                 "timestamp": "2030-01-01T00:00:01Z",
                 "payload": {},
             },
@@ -243,6 +247,13 @@ async def test_the_fence_is_checked_before_each_send(bench: _Bench) -> None:
         await turn
     assert bench.sent == []
     assert bench.programs.running == frozenset()
+
+
+async def test_what_a_program_says_it_answered_in_its_thread_is_passed_on(bench: _Bench) -> None:
+    assert (await bench.run('say:{"answered": "slack:C1:1.0"}', "outcome:delivered")).outcome == "delivered"
+    assert bench.answered == ["slack:C1:1.0"]
+    with pytest.raises(ProgramBroke, match="program_bad_line"):
+        await bench.run('say:{"answered": ""}')
 
 
 async def test_a_flood_of_progress_is_thinned_out_for_people(bench: _Bench) -> None:

@@ -8,9 +8,10 @@ from dispatch_desk import BrokenCells, Desk, delivery, event, mails
 
 from crewlet.mail.work_key import work_key
 from crewlet.ports.cells import Cells
-from crewlet.ports.mail import Ack, Defer
+from crewlet.ports.mail import Ack, Defer, Delivery
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.slots import Slots
+from crewlet.turns.turn import OutcomeWord, Turn, TurnResult
 
 
 @in_virtual_time
@@ -131,7 +132,7 @@ async def test_mail_that_is_finished_is_not_acked_by_a_node_whose_fence_closed_m
     await desk.handle_mail(*mails("a"))
     read = desk.ledger.finished
 
-    async def slow(handle: str, ids: object) -> object:
+    async def slow(handle: str, ids: object, chat_messages: object) -> object:
         answer = await read(handle, ("a",))
         assert desk.fence is not None
         desk.fence.close("lease_lost")
@@ -177,3 +178,57 @@ async def test_a_seat_that_was_paused_while_its_mail_waited_for_a_slot_does_not_
     taken.release()
     assert isinstance(await waiting, Defer)
     assert (desk.ran, await desk.completion("a"), slots.running) == ([], None, 0)
+
+
+def _chat(id: str, message: str) -> Delivery:
+    return delivery(event(id, chat_message=message))
+
+
+def _answers(*messages: str, outcome: OutcomeWord = "delivered") -> Desk:
+    async def script(turn: Turn) -> TurnResult:
+        for message in messages:
+            turn.answered(message)
+        return TurnResult(outcome)
+
+    return Desk(script)
+
+
+@in_virtual_time
+async def test_a_message_that_a_later_turn_answered_in_its_thread_is_skipped_and_finished_under_its_own_id() -> None:
+    desk = await _answers("slack:C1:1.0").open()
+    assert await desk.handle_mail(_chat("later", "slack:C1:2.0")) == Ack()
+    assert await desk.handle_mail(_chat("failed", "slack:C1:1.0")) == Ack()
+    assert desk.ran == [["later"]]
+    (skipped,) = [line for line in desk.logs if line["event"] == "turn_trigger_skipped"]
+    assert (skipped["trigger"], skipped["reason"]) == ("failed", "a later turn answered it in its thread")
+    assert skipped["by_turn"] == desk.runner.turns[0].turn_id
+    completion = await desk.completion("failed")
+    assert completion is not None and completion.outcome == "delivered"
+
+
+@in_virtual_time
+async def test_only_the_seat_whose_turn_answered_a_message_is_through_with_it() -> None:
+    alice = await _answers("slack:C1:1.0").open()
+    await alice.handle_mail(_chat("later", "slack:C1:2.0"))
+    bob = await Desk(handle="bob").open(alice.cells)
+    await bob.handle_mail(_chat("failed", "slack:C1:1.0"))
+    assert bob.ran == [["failed"]]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "blocked"])
+@in_virtual_time
+async def test_a_turn_that_did_not_get_to_answer_leaves_the_waiting_message_to_its_own_turn(
+    outcome: OutcomeWord,
+) -> None:
+    desk = await _answers("slack:C1:1.0", outcome=outcome).open()
+    await desk.handle_mail(_chat("later", "slack:C1:2.0"))
+    await desk.handle_mail(_chat("failed", "slack:C1:1.0"))
+    assert desk.ran == [["later"], ["failed"]]
+
+
+@in_virtual_time
+async def test_a_chat_message_and_a_trigger_of_one_name_are_two() -> None:
+    desk = await _answers("x").open()
+    await desk.handle_mail(*mails("a"))
+    await desk.handle_mail(*mails("x"), _chat("y", "a"))
+    assert desk.ran == [["a"], ["x", "y"]]

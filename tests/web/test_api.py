@@ -109,7 +109,7 @@ def test_one_seat_can_be_asked_for(api: Served) -> None:
 
 
 def test_mail_is_put_into_the_inbox_under_the_key_of_its_sender(api: Served) -> None:
-    mail = {"body": "hello", "subject": "Greeting", "conversation": "c1"}
+    mail = {"body": "hello", "subject": "Greeting", "conversation": "c1", "chat_message": "slack:C1:1.0"}
     first = api.post("/seats/writer/mail", mail, {"Idempotency-Key": "k-1"})
     assert (first.status, first.json) == (202, {"id": "k-1", "is_duplicate": False})
     assert first.headers["location"] == "/seats/writer/mail/k-1"

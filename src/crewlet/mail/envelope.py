@@ -20,6 +20,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         subject: one line for people, or "".
         body: the text of the mail.
         conversation: names the thread it belongs to; "" puts it in one of its own.
+        chat_message: the message's identity on the chat backend that it came from, or "".
         payload: typed content beside the text.
         trace_id, span_id: hexadecimal, for tracing, or "".
         delegation_depth: how many seats passed the work on.
@@ -35,6 +36,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: str = ""
     body: str = ""
     conversation: str = ""
+    chat_message: str = ""
     payload: dict[str, Any] = {}
     trace_id: str = ""
     span_id: str = ""

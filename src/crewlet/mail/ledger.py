@@ -44,6 +44,7 @@ class Completion:
         work_key: the unit of work it was part of.
         owner, epoch: the tenure that finished it.
         recorded_at: the store's clock at the record.
+        is_by_thread: found under the chat message: a later turn answered it in its thread, without being woken for it.
     """
 
     outcome: str
@@ -53,6 +54,7 @@ class Completion:
     owner: str
     epoch: int
     recorded_at: datetime
+    is_by_thread: bool = False
 
 
 class Ledger:
@@ -67,7 +69,10 @@ class Ledger:
         Raises:
             Unavailable: the ledger cannot be read. A caller that decides whether to run uses `finished` instead.
         """
-        entry = await self._cells.read(_key(handle, trigger_id))
+        return await self._completion(_key(handle, trigger_id))
+
+    async def _completion(self, key: str, *, is_by_thread: bool = False) -> Completion | None:
+        entry = await self._cells.read(key)
         if entry is None:
             return None
         record = msgspec.json.decode(entry.value, type=_Record)
@@ -79,15 +84,26 @@ class Ledger:
             owner=record.owner,
             epoch=record.epoch,
             recorded_at=entry.written_at,
+            is_by_thread=is_by_thread,
         )
 
-    async def finished(self, handle: str, trigger_ids: Iterable[str]) -> Mapping[str, Completion]:
-        """Those of the triggers that are recorded. What cannot be read counts as not done, and is logged."""
+    async def finished(
+        self, handle: str, trigger_ids: Iterable[str], chat_messages: Mapping[str, str] | None = None
+    ) -> Mapping[str, Completion]:
+        """Those of the triggers that are recorded. What cannot be read counts as not done, and is logged.
+
+        Args:
+            chat_messages: the second key of the triggers that have one, by trigger id. Either is enough.
+        """
         ids = list(dict.fromkeys(trigger_ids)) if handle else []
+        chat_messages = chat_messages or {}
 
         async def one(trigger_id: str) -> Completion | None:
             try:
-                return await self.completion(handle, trigger_id)
+                completion = await self.completion(handle, trigger_id)
+                if completion is None and (message := chat_messages.get(trigger_id)):
+                    completion = await self._completion(_chat_key(handle, message), is_by_thread=True)
+                return completion
             except (Unavailable, msgspec.MsgspecError) as error:
                 _log.warning("ledger_unreadable", seat=handle, trigger=trigger_id, error=str(error))
                 return None
@@ -105,8 +121,12 @@ class Ledger:
         turn_id: str = "",
         work_key: str = "",
         term: Term | None = None,
+        answered: Iterable[str] = (),
     ) -> bool:
         """Record triggers as finished. The first record of a trigger stays; nothing here reaches the turn as an error.
+
+        Args:
+            answered: chat messages that the turn answered in their thread beside its triggers.
 
         Returns:
             Whether every one is recorded now. False after a few seconds without an answer; a repeat does no harm.
@@ -122,19 +142,20 @@ class Ledger:
             epoch=term.epoch if term else 0,
         )
         value = msgspec.json.encode(record)
-        ids = list(dict.fromkeys(trigger_ids)) if handle else []
+        keys = [*(_key(handle, id) for id in trigger_ids), *(_chat_key(handle, message) for message in answered)]
+        keys = list(dict.fromkeys(keys)) if handle else []
 
-        async def one(trigger_id: str) -> bool:
-            match await self._cells.create(_key(handle, trigger_id), value):
+        async def one(key: str) -> bool:
+            match await self._cells.create(key, value):
                 case Done() | Refused():
                     return True
                 case Unknown(reason):
-                    _log.warning("ledger_unwritten", seat=handle, trigger=trigger_id, error=reason)
+                    _log.warning("ledger_unwritten", seat=handle, key=key, error=reason)
                     return False
 
-        if len(ids) == 1:
-            return await one(ids[0])
-        return all(await asyncio.gather(*(one(trigger) for trigger in ids)))
+        if len(keys) == 1:
+            return await one(keys[0])
+        return all(await asyncio.gather(*(one(key) for key in keys)))
 
 
 def _key(handle: str, trigger_id: str) -> str:
@@ -146,3 +167,8 @@ def _key(handle: str, trigger_id: str) -> str:
         for char in trigger_id
     )
     return f"{handle}.{safe or '='}"
+
+
+def _chat_key(handle: str, message: str) -> str:
+    """Three tokens, where the key of a trigger has two."""
+    return f"chat.{_key(handle, message)}"

@@ -36,6 +36,7 @@ class Commands:
         message_id: str | None = None,
         source: str = "person",
         conversation: str = "",
+        chat_message: str = "",
     ) -> SentMail:
         """Put a mail into a seat's inbox. The same `message_id` within two minutes is the same mail, on any node.
 
@@ -58,6 +59,7 @@ class Commands:
             subject=subject,
             body=body,
             conversation=conversation,
+            chat_message=chat_message,
         )
         published = await self.outbox.post(envelope)
         return SentMail(envelope.id, published.is_duplicate)

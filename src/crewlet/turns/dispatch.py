@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from crewlet.company.model import Seat
-from crewlet.mail.ledger import Ledger
+from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import Outbox
 from crewlet.mail.screening import UNOWNED, Posture, Refusal, screen
 from crewlet.mail.work_key import work_key
@@ -176,9 +176,9 @@ class SeatDispatch:
                 _log.info("event_dropped", seat=self._handle, trigger=event.id, type=event.type)
             run.fence.check()
             return Ack()
-        finished = await self._ledger.finished(self._handle, triggers)
+        finished = await self._ledger.finished(self._handle, triggers, mail.chat_messages)
         for trigger, completion in finished.items():
-            self._skipped(trigger, f"already finished: {completion.outcome}", completion.turn_id)
+            await self._skip(run, trigger, completion)
         mail = mail.without(finished)
         run.fence.check()
         if not mail.triggers:
@@ -258,6 +258,7 @@ class SeatDispatch:
             sender.send,
             progress,
             work.record.outside.append,
+            work.record.answered.append,
         )
 
     async def _guarded(self, turn: Turn) -> TurnResult:
@@ -307,7 +308,8 @@ class SeatDispatch:
     async def _finished(self, run: _Run, work: _Work, result: TurnResult) -> Outcome:
         if self._is_closed(run) and not work.record.reached_outside:
             return await self._fenced(run, work, "the fence closed as the turn ended")
-        await self._complete(run, work, outcome=result.outcome, detail=result.detail)
+        answered = work.record.answered if result.outcome in ("delivered", "no_action") else ()
+        await self._complete(run, work, outcome=result.outcome, detail=result.detail, answered=answered)
         _log.info("turn_finished", outcome=result.outcome, detail=result.detail)
         self._note(work, "finished", result.outcome)
         return self._done_with(run, work)
@@ -358,7 +360,9 @@ class SeatDispatch:
         for trigger in work.triggers:
             self._skipped(trigger, detail, work.turn_id)
 
-    async def _complete(self, run: _Run, work: _Work, *, outcome: str, detail: str) -> None:
+    async def _complete(
+        self, run: _Run, work: _Work, *, outcome: str, detail: str, answered: Sequence[str] = ()
+    ) -> None:
         """Record the turn, again while nobody answers: mail that is acked without a record would be gone.
 
         It ends with the tenure, or when its patience does: a ledger that stays away must not stop a company.
@@ -373,6 +377,7 @@ class SeatDispatch:
             turn_id=work.turn_id,
             work_key=work.key,
             term=run.fence.term,
+            answered=answered,
         ):
             is_last = self._is_closed(run) or self._clock.elapsed() + pause_s >= give_up_at
             if not is_last:
@@ -422,6 +427,23 @@ class SeatDispatch:
         event = "turn_parked" if refusal.is_parked else "turn_deferred"
         _log.info(event, seat=self._handle, refusal=refusal.name, reason=refusal.reason)
         return Defer(refusal.reason)
+
+    async def _skip(self, run: _Run, trigger: str, completion: Completion) -> None:
+        if not completion.is_by_thread:
+            self._skipped(trigger, f"already finished: {completion.outcome}", completion.turn_id)
+            return
+        reason = "a later turn answered it in its thread"
+        self._skipped(trigger, reason, completion.turn_id)
+        run.fence.check()
+        # Under its own id too, for whoever follows it; without an answer it is skipped by the thread all the same.
+        await self._ledger.record(
+            self._handle,
+            (trigger,),
+            outcome=completion.outcome,
+            detail=reason,
+            turn_id=completion.turn_id,
+            term=run.fence.term,
+        )
 
     def _skipped(self, trigger: str, reason: str, turn_id: str) -> None:
         _log.info("turn_trigger_skipped", seat=self._handle, trigger=trigger, reason=reason, by_turn=turn_id)

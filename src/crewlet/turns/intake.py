@@ -35,6 +35,11 @@ class Intake:
         """Ids of the events whose completion is recorded."""
         return tuple(event.id for event in self.events if event.is_ledgered)
 
+    @property
+    def chat_messages(self) -> dict[str, str]:
+        """The chat message of each trigger that has one: the second key of its completion."""
+        return {event.id: event.chat_message for event in self.events if event.is_ledgered and event.chat_message}
+
     def without(self, finished: Collection[str]) -> "Intake":
         """The same without the events of these ids."""
         return Intake(tuple(event for event in self.events if event.id not in finished), self.undecodable)

@@ -32,10 +32,12 @@ class TurnRecord:
             a re-run sends the same mail, which its reader works once.
         outside: calls that cannot be taken back or told from a repeat, each entered before it left. One is enough to
             give the turn's mail up when the turn breaks.
+        answered: chat messages that its thread showed it as waiting, beside those that woke it.
     """
 
     mails: list[str] = field(default_factory=list[str])
     outside: list[str] = field(default_factory=list[str])
+    answered: list[str] = field(default_factory=list[str])
 
     @property
     def reached_outside(self) -> bool:

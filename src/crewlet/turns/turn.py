@@ -46,6 +46,10 @@ class OutgoingMail:
     conversation: str = ""
 
 
+def _tell_nobody(message: str) -> None:
+    del message
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One run of a seat's agent on one partition of mail.
@@ -59,6 +63,8 @@ class Turn:
         send: sends mail for the turn and returns its id, the same at a re-run of the same work.
         progress: reports a line for people.
         reach: told of a call that leaves the system and cannot be told from a repeat, before it leaves. Mail is none.
+        answered: told of a chat message that the turn's thread showed as waiting for the seat: somebody else's, after
+            the seat's own last reply and before what woke the turn, and not cut off. A finished turn has answered it.
     """
 
     turn_id: str
@@ -69,6 +75,7 @@ class Turn:
     send: Callable[[OutgoingMail], Awaitable[str]]
     progress: Callable[[str], None]
     reach: Callable[[str], None]
+    answered: Callable[[str], None] = _tell_nobody
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,12 @@ def add_mail(app: FastAPI, node: WebNode) -> None:
         """Put a mail into a seat's inbox."""
         refuse_while_draining(node)
         sent = await node.commands.send_mail(
-            handle, mail.body, subject=mail.subject, message_id=key, conversation=mail.conversation
+            handle,
+            mail.body,
+            subject=mail.subject,
+            message_id=key,
+            conversation=mail.conversation,
+            chat_message=mail.chat_message,
         )
         response.headers["Location"] = f"/seats/{handle}/mail/{sent.id}"
         return sent

@@ -58,6 +58,7 @@ class NodeCommands(Protocol):
         message_id: str | None = None,
         source: str = "person",
         conversation: str = "",
+        chat_message: str = "",
     ) -> SentMail: ...
 
     async def mail_outcome(self, handle: str, message_id: str) -> MailOutcome: ...

@@ -29,6 +29,7 @@ class MailIn(BaseModel):
     body: Annotated[str, StringConstraints(min_length=1)] = Field(description="the text")
     subject: OneLine = Field(default="", description="one line for people")
     conversation: OneLine = Field(default="", description="names the thread; mail of one thread is read together")
+    chat_message: OneLine = Field(default="", description="the message's identity on the chat it came from, if any")
 
 
 class ReplayIn(BaseModel):

@@ -189,6 +189,8 @@ class _Conversation:
                 match message:
                     case protocol.ProgressLine(text):
                         self._show(text)
+                    case protocol.AnsweredLine(chat_message):
+                        self.turn.answered(chat_message)
                     case protocol.SendLine(_) as request:
                         await program.write_line(await self._answer(request))
                     case protocol.OutcomeLine(result):

@@ -6,7 +6,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -31,6 +31,13 @@ class ProgressLine:
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredLine:
+    """A chat message that waited in the thread which this turn answers."""
+
+    chat_message: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeLine:
     """The end of the turn."""
 
@@ -44,7 +51,7 @@ class BadLine:
     reason: str
 
 
-Line = SendLine | ProgressLine | OutcomeLine | BadLine
+Line = SendLine | ProgressLine | AnsweredLine | OutcomeLine | BadLine
 
 
 class _SendBody(msgspec.Struct, frozen=True):
@@ -64,13 +71,18 @@ class _Progress(msgspec.Struct, frozen=True):
     progress: str
 
 
+class _Answered(msgspec.Struct, frozen=True):
+    answered: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
 class _Send(msgspec.Struct, frozen=True):
     send: _SendBody
 
 
-_VERBS: Mapping[str, type[_Outcome] | type[_Progress] | type[_Send]] = {
+_VERBS: Mapping[str, type[_Outcome] | type[_Progress] | type[_Answered] | type[_Send]] = {
     "outcome": _Outcome,
     "progress": _Progress,
+    "answered": _Answered,
     "send": _Send,
 }
 
@@ -95,6 +107,7 @@ def start_line(turn: Turn) -> bytes:
                     "subject": event.subject,
                     "body": event.body,
                     "conversation": event.conversation,
+                    "chat_message": event.chat_message,
                     "timestamp": event.timestamp,
                     "payload": event.payload,
                 }
@@ -145,6 +158,8 @@ def parse(line: bytes, *, conversation: str) -> Line:
             return OutcomeLine(TurnResult(outcome, detail))
         case _Progress(text):
             return ProgressLine(text)
+        case _Answered(chat_message):
+            return AnsweredLine(chat_message)
         case _Send(send):
             thread = conversation if send.conversation is None else send.conversation
             return SendLine(OutgoingMail(send.to, send.body, send.subject, thread))
