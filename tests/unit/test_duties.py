@@ -102,6 +102,26 @@ async def test_a_graceful_stop_lets_the_last_tick_end_and_gives_the_duty_back_af
 
 
 @in_virtual_time
+async def test_a_tick_that_was_still_waiting_for_its_turn_at_the_stop_is_not_done() -> None:
+    fleet = await Fleet().open()
+    one = fleet.node("one")
+
+    async def slowly() -> str:
+        await asyncio.sleep(5)
+        return ""
+
+    fleet.during = slowly
+    first, second = (asyncio.create_task(one.run("sweep", wait_s=60)) for _ in range(2))
+    await asyncio.sleep(1)
+    await one.stop()
+    tick = await first
+    assert tick is not None and tick.outcome == "done"
+    with pytest.raises(NotOnDuty):
+        await second
+    assert len(fleet.ticks) == 1
+
+
+@in_virtual_time
 async def test_a_last_tick_that_does_not_end_is_cut_short_and_the_duty_given_back() -> None:
     fleet = await Fleet().open()
     one = fleet.node("one")

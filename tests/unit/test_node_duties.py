@@ -8,8 +8,10 @@ from node_rig import Fleet
 from crewlet.company.model import Company, Seat
 from crewlet.duties.maintenance import EVERY_S
 from crewlet.mail import topics
+from crewlet.node.roster import FleetRoster
+from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import NoMailbox
-from crewlet.seats.lease import seat_resource
+from crewlet.seats.lease import Granted, node_resource, seat_resource
 from crewlet.testing.virtual import in_virtual_time
 
 GRACE_S = 2 * EVERY_S
@@ -59,6 +61,27 @@ async def test_a_seat_that_a_peer_with_another_document_runs_is_never_called_abs
     await asyncio.sleep(EVERY_S + 1)
     tick = await fleet.nodes["new"].commands.duties.run("maintenance")
     assert tick.outcome == "done"
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_peer_that_does_not_say_which_seats_it_knows_makes_the_roster_unknown_until_it_is_gone() -> None:
+    fleet = Fleet(("a",), roles=WORKERS, removed_seat_grace_s=GRACE_S)
+    node = await fleet.node("n1")
+    roster = FleetRoster(lambda: fleet.company, node.leases, "n1")
+    assert await roster.agreed() == {"a"}
+    older = await node.leases.claim(node_resource("older"), "older:1", meta={"roles": ["seats"]})
+    assert isinstance(older, Granted)
+    with pytest.raises(Unavailable, match="node older does not say"):
+        await roster.agreed()
+    said = await FleetRoster(lambda: company("a"), node.leases, "older").status()
+    await node.leases.renew(older.lease.resource, "older:1", older.lease.epoch, meta={"status": dict(said)})
+    assert await roster.agreed() == {"a"}
+    fleet.company = company("a", "b")
+    with pytest.raises(Unavailable, match="another list"):
+        await roster.agreed()
+    await node.leases.release(older.lease.resource, "older:1", older.lease.epoch)
+    assert await roster.agreed() == {"a", "b"}
     await fleet.close()
 
 

@@ -85,6 +85,8 @@ class Claiming(Protocol):
 
     async def get(self, duty: str) -> Lease | None: ...
 
+    async def stop(self) -> None: ...
+
 
 @dataclass(slots=True)
 class _Watched:
@@ -227,6 +229,8 @@ class Duties:
         await self._tasks.stop()
         for watched in self._watched.values():
             await self._give_back(watched)
+        if self._leases is not None:
+            await self._leases.stop()
 
     async def _last_ticks(self) -> None:
         for watched in self._watched.values():
