@@ -4,25 +4,23 @@ Every rule that can be checked from the document alone is checked here, so that 
 Nothing of the environment is read, and nothing is looked for on disk but the document.
 """
 
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from crewlet.company.commands import read_command, read_cwd, read_env
 from crewlet.company.model import CommandRunner, Company, Placement, Runner, ScriptRunner, Seat
 from crewlet.company.rules import read_handle, read_labels, read_node_id
 from crewlet.company.script import Sends, check_sends, read_steps
+from crewlet.company.tools import read_tools
 from crewlet.kit.fields import Block, Field
-from crewlet.kit.yamlfile import ListNode, parse, read_text
+from crewlet.kit.yamlfile import parse, read_text
 
 MAX_TIMEOUT_S: Final = 7 * 24 * 3600
-PYTHON_WORD: Final = "{python}"
-"""As the first word of a command: the interpreter that runs Crewlet."""
 
 _COMPANY_KEYS = ("name", "units", "roles", "notification_coalesce_window_seconds", "notification_coalesce_max_batch")
-_ROLE_KEYS = ("handle", "title", "unit", "kind", "placement", "runner")
+_ROLE_KEYS = ("handle", "title", "unit", "kind", "placement", "runner", "tools")
 _COMMAND_KEYS = ("type", "command", "env", "cwd", "timeout_s")
 _SCRIPT_KEYS = ("type", "steps")
 
@@ -123,9 +121,9 @@ def _read_role(block: Block, handle: str, units: Mapping[str, _Unit], folder: Pa
     unit = unit_field.line_of_text() if unit_field else None
     if unit_field is not None and unit not in units:
         unit_field.refuse(f"there is no unit {unit!r}", _list_of("units", units))
-    placement, runner = block.get("placement"), block.get("runner")
+    placement, runner, tools = block.get("placement"), block.get("runner"), block.get("tools")
     if kind_field is not None and kind_field.choice(("agent", "human")) == "human":
-        for forbidden in (placement, runner):
+        for forbidden in (placement, runner, tools):
             if forbidden is not None:
                 forbidden.refuse("a person's role has none", "remove it, or write `kind: agent`")
         return handle
@@ -135,6 +133,7 @@ def _read_role(block: Block, handle: str, units: Mapping[str, _Unit], folder: Pa
         unit=unit,
         placement=_read_placement(placement) if placement else Placement(),
         runner=_read_runner(runner, folder, sends) if runner else ScriptRunner(),
+        tool_servers=read_tools(tools, folder) if tools else (),
     )
 
 
@@ -157,46 +156,12 @@ def _read_runner(field: Field, folder: Path | None, sends: Sends) -> Runner:
 
 def _read_command(block: Block, folder: Path | None) -> CommandRunner:
     env, cwd, timeout = block.get("env"), block.get("cwd"), block.get("timeout_s")
-    words = _read_words(block.require("command", "write the program and its arguments"))
     return CommandRunner(
-        command=(sys.executable if words[0] == PYTHON_WORD else words[0], *words[1:]),
-        env=_read_env(env) if env else {},
-        cwd=_read_cwd(cwd, folder) if cwd else str(folder) if folder else None,
+        command=read_command(block.require("command", "write the program and its arguments")),
+        env=read_env(env) if env else {},
+        cwd=read_cwd(cwd, folder) if cwd else str(folder) if folder else None,
         timeout_s=timeout.number(0.001, MAX_TIMEOUT_S) if timeout else None,
     )
-
-
-def _read_words(field: Field) -> tuple[str, ...]:
-    if isinstance(field.node, ListNode):
-        words = tuple(item.text() for item in field.items())
-    else:
-        try:
-            words = tuple(shlex.split(field.text()))
-        except ValueError:
-            field.refuse("a quote or backslash in this command is not closed", "close it, or write the words as a list")
-    if not words or not words[0].strip():
-        field.refuse("the command names no program", f"write one, for instance `{PYTHON_WORD} agent.py`")
-    if any("\0" in word for word in words):
-        field.refuse("the command has a null character", "remove it")
-    return words
-
-
-def _read_env(field: Field) -> Mapping[str, str]:
-    env: dict[str, str] = {}
-    for name, value in field.pairs():
-        if not name or "=" in name or not name.isprintable() or any(char.isspace() for char in name):
-            value.refuse(f"{name!r} cannot be the name of a variable", "use letters, digits and underscores")
-        env[name] = value.text()
-        if "\0" in env[name]:
-            value.refuse("the value has a null character", "remove it")
-    return env
-
-
-def _read_cwd(field: Field, folder: Path | None) -> str:
-    path = Path(field.line_of_text())
-    if folder is None and not path.is_absolute():
-        field.refuse(f"{str(path)!r} is relative and this text has no folder", "write an absolute path")
-    return str((folder or Path("/")).joinpath(path).resolve())
 
 
 def _list_of(noun: str, names: Mapping[str, object]) -> str:

@@ -98,6 +98,46 @@ Runner = CommandRunner | ScriptRunner
 
 
 @dataclass(frozen=True, slots=True)
+class ToolProgram:
+    """A tool server that is a program of the seat's own, spoken to on its standard streams.
+
+    Attributes:
+        name: unique in the seat; the prefix of its tools' names.
+        command: the program and its arguments.
+        env: variables it gets beside the few that every program gets. A value may refer to variables of the node.
+        cwd: its working folder, absolute; None is the folder of the company document.
+        call_timeout_s: a call without an answer for so long is given up.
+        start_timeout_s: it must have named its tools within that time.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    cwd: str | None = None
+    call_timeout_s: float = 60.0
+    start_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSite:
+    """A tool server that is reached over streamable HTTP.
+
+    Attributes:
+        name: unique in the seat; the prefix of its tools' names.
+        url: `http://` or `https://`, with nothing secret in it.
+        headers: sent with each request. A value may refer to variables of the node.
+        call_timeout_s: a call without an answer for so long is given up.
+        start_timeout_s: it must have named its tools within that time.
+    """
+
+    name: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    call_timeout_s: float = 60.0
+    start_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
 class Seat:
     """A role that an agent fills.
 
@@ -107,6 +147,7 @@ class Seat:
         unit: the name of its unit, or None.
         placement: which nodes may run it.
         runner: what runs its turns.
+        tool_servers: what offers its agent tools, started and ended with each tenure.
     """
 
     handle: str
@@ -114,6 +155,7 @@ class Seat:
     unit: str | None = None
     placement: Placement = Placement()
     runner: Runner = ScriptRunner()
+    tool_servers: tuple[ToolProgram | ToolSite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

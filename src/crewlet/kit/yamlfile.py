@@ -5,7 +5,6 @@ in what its aliases expand to, without duplicate keys, tags or merge keys. What 
 say (`kit.fields`). A plain value keeps its spelling: nothing turns `no` into false or `22:22` into a number on the way.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from crewlet.kit.references import NotAReference, UnsetVariable, substitute
 from crewlet.kit.refusal import ConfigRefused
 
 MAX_BYTES: Final = 4 * 1024 * 1024
@@ -137,25 +137,16 @@ def resolve_references(node: MapNode, source: str, variables: Mapping[str, str])
     return replace(node, values={key: resolved(value) for key, value in node.values.items()})
 
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{([^}\n]*)\}?")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
 def _substitute(scalar: Scalar, source: str, variables: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name: str | None = match.group(1)
-        if name is None:
-            return "${"
-        where = f"{source}:{scalar.line}"
-        if not match.group(0).endswith("}") or not _NAME.fullmatch(name):
-            remedy = "write ${NAME} with letters, digits and underscores, or $${ for a literal ${"
-            raise ConfigRefused(f"{match.group(0)!r} is not a reference to a variable", where=where, remedy=remedy)
-        if name not in variables:
-            problem = f"the environment variable {name} is not set"
-            raise ConfigRefused(problem, where=where, remedy="set it, or write the value here")
-        return variables[name]
-
-    return _REFERENCE.sub(value, scalar.text) if "${" in scalar.text else scalar.text
+    where = f"{source}:{scalar.line}"
+    try:
+        return substitute(scalar.text, variables.get)
+    except NotAReference as wrong:
+        remedy = "write ${NAME} with letters, digits and underscores, or $${ for a literal ${"
+        raise ConfigRefused(f"{str(wrong)!r} is not a reference to a variable", where=where, remedy=remedy) from None
+    except UnsetVariable as unset:
+        problem = f"the environment variable {unset} is not set"
+        raise ConfigRefused(problem, where=where, remedy="set it, or write the value here") from None
 
 
 @dataclass(slots=True)

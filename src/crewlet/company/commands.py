@@ -1,0 +1,49 @@
+"""The grammar of programs in the company document: a command, its variables, its working folder. Pure."""
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from crewlet.kit.fields import Field
+from crewlet.kit.yamlfile import ListNode
+
+PYTHON_WORD: Final = "{python}"
+"""As the first word of a command: the interpreter that runs Crewlet."""
+
+
+def read_command(field: Field) -> tuple[str, ...]:
+    """A program and its arguments, as a list or as one line in the shell's quoting."""
+    if isinstance(field.node, ListNode):
+        words = tuple(item.text() for item in field.items())
+    else:
+        try:
+            words = tuple(shlex.split(field.text()))
+        except ValueError:
+            field.refuse("a quote or backslash in this command is not closed", "close it, or write the words as a list")
+    if not words or not words[0].strip():
+        field.refuse("the command names no program", f"write one, for instance `{PYTHON_WORD} agent.py`")
+    if any("\0" in word for word in words):
+        field.refuse("the command has a null character", "remove it")
+    return (sys.executable if words[0] == PYTHON_WORD else words[0], *words[1:])
+
+
+def read_env(field: Field) -> Mapping[str, str]:
+    """Variables, by name."""
+    env: dict[str, str] = {}
+    for name, value in field.pairs():
+        if not name or "=" in name or not name.isprintable() or any(char.isspace() for char in name):
+            value.refuse(f"{name!r} cannot be the name of a variable", "use letters, digits and underscores")
+        env[name] = value.text()
+        if "\0" in env[name]:
+            value.refuse("the value has a null character", "remove it")
+    return env
+
+
+def read_cwd(field: Field, folder: Path | None) -> str:
+    """A working folder, absolute; a relative one is taken from `folder`."""
+    path = Path(field.line_of_text())
+    if folder is None and not path.is_absolute():
+        field.refuse(f"{str(path)!r} is relative and this text has no folder", "write an absolute path")
+    return str((folder or Path("/")).joinpath(path).resolve())

@@ -1,0 +1,130 @@
+"""Reading the tool servers of a seat: `tools: {servers: {NAME: ...}}`.
+
+References to variables of the node (`${NAME}`) are checked for their form and kept as they are: each node resolves
+them when it starts the server, so that no document, record or log holds what they stand for.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from crewlet.company.commands import read_command, read_cwd, read_env
+from crewlet.company.model import ToolProgram, ToolSite
+from crewlet.kit.fields import Block, Field
+from crewlet.kit.references import NotAReference, referenced
+
+SERVER_NAME_GRAMMAR: Final = "[a-z0-9][a-z0-9-]{0,23}"
+MAX_SERVERS: Final = 16
+MAX_CALL_TIMEOUT_S: Final = 3600
+MAX_START_TIMEOUT_S: Final = 300
+
+_NAME = re.compile(SERVER_NAME_GRAMMAR)
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_TIMES = ("call_timeout_s", "start_timeout_s")
+_PROGRAM_KEYS = ("command", "env", "cwd", *_TIMES)
+_SITE_KEYS = ("url", "headers", *_TIMES)
+_SENT_BY_US: Final = frozenset(
+    ("accept", "accept-encoding", "connection", "content-length", "content-type", "host", "transfer-encoding")
+)
+
+
+def read_tools(field: Field, folder: Path | None) -> tuple[ToolProgram | ToolSite, ...]:
+    """The servers that a role's `tools:` names, in the document's order.
+
+    Args:
+        folder: where relative working folders are taken from; see `parse_company`.
+
+    Raises:
+        ConfigRefused: with source, line, field and remedy.
+    """
+    servers = field.block(("servers",)).get("servers")
+    if servers is None:
+        return ()
+    read = tuple(_read_server(name, server, folder) for name, server in servers.pairs())
+    if len(read) > MAX_SERVERS:
+        servers.refuse(f"a seat has at most {MAX_SERVERS} tool servers, this one {len(read)}", "remove some")
+    return read
+
+
+def _read_server(name: str, field: Field, folder: Path | None) -> ToolProgram | ToolSite:
+    if not _NAME.fullmatch(name):
+        remedy = "use 1 to 24 lower-case letters, digits and hyphens, beginning with a letter or digit"
+        field.refuse(f"{name!r} cannot be the name of a tool server", remedy)
+    block = field.block({*_PROGRAM_KEYS, *_SITE_KEYS})
+    if (block.get("command") is None) == (block.get("url") is None):
+        field.refuse("a tool server has either a command or a url", "write `command:` or `url:`")
+    call, start = block.get("call_timeout_s"), block.get("start_timeout_s")
+    call_s = call.number(0.1, MAX_CALL_TIMEOUT_S) if call else 60.0
+    start_s = start.number(0.1, MAX_START_TIMEOUT_S) if start else 30.0
+    if block.get("command") is not None:
+        return _read_program(name, field.block(_PROGRAM_KEYS), folder, call_s, start_s)
+    return _read_site(name, field.block(_SITE_KEYS), call_s, start_s)
+
+
+def _read_program(name: str, block: Block, folder: Path | None, call_s: float, start_s: float) -> ToolProgram:
+    env, cwd = block.get("env"), block.get("cwd")
+    if env is not None:
+        for _, value in env.pairs():
+            _check_references(value)
+    return ToolProgram(
+        name=name,
+        command=read_command(block.require("command", "write the program and its arguments")),
+        env=read_env(env) if env else {},
+        cwd=read_cwd(cwd, folder) if cwd else str(folder) if folder else None,
+        call_timeout_s=call_s,
+        start_timeout_s=start_s,
+    )
+
+
+def _read_site(name: str, block: Block, call_s: float, start_s: float) -> ToolSite:
+    headers = block.get("headers")
+    return ToolSite(
+        name=name,
+        url=_read_url(block.require("url", "write its address")),
+        headers=_read_headers(headers) if headers else {},
+        call_timeout_s=call_s,
+        start_timeout_s=start_s,
+    )
+
+
+def _read_url(field: Field) -> str:
+    text = field.line_of_text()
+    remedy = "write `https://host/path`, and put what is secret into `headers:`"
+    if "${" in text:
+        field.refuse("an address may not refer to variables: it shows in lists and logs", remedy)
+    try:
+        parts = urlsplit(text)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        field.refuse(f"{text!r} is no address", remedy)
+    if not is_usable or any(char.isspace() for char in text):
+        field.refuse(f"{text!r} is no address over HTTP", remedy)
+    if parts.username is not None or parts.password is not None:
+        field.refuse("an address may not hold a user or a password: it shows in lists and logs", remedy)
+    return text
+
+
+def _read_headers(field: Field) -> Mapping[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in field.pairs():
+        if not _HEADER.fullmatch(name):
+            value.refuse(f"{name!r} cannot be the name of a header", "use letters, digits and hyphens")
+        if name.lower() in _SENT_BY_US or name.lower().startswith("mcp-"):
+            value.refuse(f"the header {name!r} is set by Crewlet itself", "remove it")
+        if name.lower() in {given.lower() for given in headers}:
+            value.refuse(f"the header {name!r} is here twice", "remove one of them")
+        _check_references(value)
+        headers[name] = value.line_of_text()
+        if not headers[name].isascii():
+            value.refuse("a header's value is plain ASCII", "encode it as the server wants it")
+    return headers
+
+
+def _check_references(field: Field) -> None:
+    try:
+        referenced(field.text())
+    except NotAReference as wrong:
+        remedy = "write ${NAME} with letters, digits and underscores, or $${ for a literal ${"
+        field.refuse(f"{str(wrong)!r} is not a reference to a variable", remedy)
