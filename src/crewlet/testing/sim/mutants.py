@@ -297,7 +297,7 @@ def _republish(stack: ExitStack) -> None:
 
 @_plant("ledger not read")
 def _ledger_not_read(stack: ExitStack) -> None:
-    async def finished(self: Ledger, handle: str, trigger_ids: Any) -> Mapping[str, Any]:
+    async def finished(self: Ledger, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
         return {}
 
     _put(stack, Ledger, "finished", finished)
