@@ -86,6 +86,20 @@ async def test_a_peer_that_does_not_say_which_seats_it_knows_makes_the_roster_un
 
 
 @in_virtual_time
+async def test_a_mailbox_that_could_not_be_made_is_not_made_any_more_once_its_seat_has_left() -> None:
+    fleet = Fleet(("a",), roles=WORKERS)
+    node = await fleet.node("n1")
+    fleet.refuse("ensure_subscription", "list_subscriptions")
+    await node.adopt(company("a", "short-lived"))
+    await node.adopt(company("a"))
+    fleet.allow()
+    await asyncio.sleep(60)
+    assert await mailbox(fleet, "short-lived") == 0
+    assert await mailbox(fleet, "a") == 3
+    await fleet.close()
+
+
+@in_virtual_time
 async def test_one_node_of_a_fleet_does_the_duty_and_a_stopped_one_gives_it_to_its_peer() -> None:
     fleet = Fleet(("a", "b"), roles=WORKERS, removed_seat_grace_s=GRACE_S)
     first = await fleet.node("n1")

@@ -141,6 +141,7 @@ class Node:
         self._is_started = False
         self._is_draining = False
         self._is_closing = False
+        self._finishing_mailboxes: asyncio.Task[None] | None = None
         self._tasks = Tasks("node")
         self._freed_news = FreedNews(ports.signals)
         self._forget_news: Forget | None = None
@@ -349,14 +350,17 @@ class Node:
         )
 
     async def _make_mailboxes(self, company: Company) -> None:
+        if self._finishing_mailboxes is not None:
+            # What is still missing of an earlier company's is not made any more: its seats may have left.
+            self._finishing_mailboxes.cancel()
         handles = [seat.handle for seat in company.seats]
         try:
             made = await self._mailboxes.ensure(handles)
             _log.info("seat_mailboxes_ready", seats=len(handles), made=made)
         except Unavailable as error:
             _log.warning("seat_mailboxes_delayed", seats=len(handles), error=str(error))
-            if not self._is_closing:
-                self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
+            if self._newest_company is company and not self._is_closing:
+                self._finishing_mailboxes = self._tasks.start(self._finish_mailboxes(handles), "mailboxes")
 
     async def _finish_mailboxes(self, handles: list[str]) -> None:
         made = await self._mailboxes.ensure_until_made(handles)
