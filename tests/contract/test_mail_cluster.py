@@ -86,7 +86,7 @@ async def test_a_consumers_leader_that_goes_away_leaves_nobody_deaf(own_cluster:
         finally:
             await asyncio.to_thread(cluster.restart, leader)
         for inbox in inboxes:
-            await until_backlog(world, sender, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
+            await until_backlog(world, sender, inbox, lambda it: (it.waiting, it.in_hand, it.open_pulls) == (0, 0, 1))
 
 
 async def _patiently(act: Callable[[], Awaitable[object]]) -> None:
