@@ -16,14 +16,14 @@ PINS = {
     "fence not checked before sending": Catch(
         SimOptions(143, minutes=6.0, faults=("pause", "outage", "stall")), SAFETY, "P8"
     ),
-    "no bound by the share": Catch(SimOptions(0, minutes=3.0), SAFETY, "P6"),
-    "deaf after deferral": Catch(SimOptions(2, minutes=3.0, faults=("pause", "latency")), LIVENESS, "P6"),
+    "no bound by the share": Catch(SimOptions(1, minutes=3.0), SAFETY, "P6"),
+    "deaf after deferral": Catch(SimOptions(0, minutes=3.0, faults=("pause", "latency")), LIVENESS, "P6"),
     "never admitted again": Catch(SimOptions(3, minutes=3.0), LIVENESS, "P6"),
     "renewals not told to the inbox": Catch(SimOptions(0, minutes=3.0, faults=()), LIVENESS, "P6"),
     "no lapse timer": Catch(SimOptions(4, minutes=4.0, faults=("pause", "partition")), LIVENESS, "P6"),
     "renew counted from the reply": Catch(SimOptions(57, minutes=4.0, faults=("latency", "partition")), SAFETY, "P8"),
     "gate blind to presence": Catch(
-        SimOptions(61, nodes=4, seats=3, minutes=4.0, faults=("stop", "deploy")), SAFETY, "P7"
+        SimOptions(69, nodes=4, seats=2, minutes=3.0, faults=("stop", "deploy")), SAFETY, "P7"
     ),
     "stuck seat not charged": Catch(
         SimOptions(18, seats=9, minutes=6.0, faults=("hooks", "crash", "stop")), SAFETY, "P6"

@@ -6,6 +6,9 @@ from dataclasses import replace
 from crewlet.company.model import Company, Placement, ScriptRunner, ScriptStep, Seat, Send, Sleep
 from crewlet.testing.sim.dice import Dice
 
+_SLOW, _SLOW_REST = 11, 7
+"""One seat in eleven takes long over a mail."""
+
 
 def labels_of(index: int) -> dict[str, str]:
     """What the machine of that number carries."""
@@ -13,16 +16,20 @@ def labels_of(index: int) -> dict[str, str]:
 
 
 def company_of(seed: int, nodes: int, seats: int, *, ttl_s: float) -> Company:
-    """A company whose work fits the fleet: a seat sends only to later ones, so that every thread comes to an end."""
+    """A company whose work fits the fleet: a seat sends to later ones only, so that every thread ends, and to no slow
+    one.
+    """
     dice = Dice(seed, "company")
     pace_s = 0.25 * seats
     members: list[Seat] = []
     for index in range(seats):
         steps: list[ScriptStep] = [Sleep(round(dice.between(0.1, pace_s), 3))]
-        if index % 11 == 7:
+        if index % _SLOW == _SLOW_REST:
             steps = [Sleep(round(dice.between(0.5, 1.5) * ttl_s, 3))]
         if index + 1 < seats and index % 3 == 0:
-            steps += [Send(f"s{dice.below(seats - index - 1) + index + 1:02d}", "please"), Sleep(0.2)]
+            to = dice.below(seats - index - 1) + index + 1
+            if to % _SLOW != _SLOW_REST:
+                steps += [Send(f"s{to:02d}", "please"), Sleep(0.2)]
         members.append(
             Seat(f"s{index:02d}", placement=_placement(dice, index, nodes), runner=ScriptRunner(tuple(steps)))
         )
@@ -31,7 +38,7 @@ def company_of(seed: int, nodes: int, seats: int, *, ttl_s: float) -> Company:
 
 def is_slow(seat: Seat) -> bool:
     """Whether a seat takes long over its mail, so that it should get little."""
-    return seat.handle.startswith("s") and int(seat.handle[1:]) % 11 == 7
+    return seat.handle.startswith("s") and int(seat.handle[1:]) % _SLOW == _SLOW_REST
 
 
 class Roll:

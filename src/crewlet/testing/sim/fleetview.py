@@ -1,6 +1,8 @@
 """The fleet as its presence leases tell it at true time: what a node's share may have been when it claimed."""
 
+import asyncio
 import math
+from collections import deque
 from dataclasses import dataclass
 
 from crewlet.company.model import Company, Placement
@@ -10,6 +12,7 @@ from crewlet.seats.records import LeaseRecord, decode_meta
 from crewlet.testing.virtual import EPOCH
 
 _RACE_S = 1.0
+_CLAIM_S = 5.0
 HEARD_WITHIN_S = 20.0
 """So long after a change of the company the last node has heard of it."""
 
@@ -31,11 +34,12 @@ class FleetView:
         self._changed_at = -math.inf
         self._ttl_s = ttl_s
         self._stays: dict[str, list[_Stay]] = {}
-        self._listed_at: dict[str, float] = {}
+        self._listings: dict[str, deque[tuple[float, float]]] = {}
 
     def listed(self, process: str, looked_at: float) -> None:
         """A process has had the roster, as it stood then."""
-        self._listed_at[process] = looked_at
+        now = asyncio.get_running_loop().time()
+        self._listings.setdefault(process, deque(maxlen=8)).append((now, looked_at))
 
     def changed(self, company: Company, now: float) -> None:
         """The company has changed. The nodes hear of it one after the other."""
@@ -73,7 +77,9 @@ class FleetView:
         whole fleet, or a call of it failed lately (at `failed_at`), so that it may go by an older roster, or no longer
         run a seat that the store still shows as its own.
         """
-        listed_at = self._listed_at.get(process)
+        # The claim may have been decided by the roster before the newest.
+        listings = self._listings.get(process, ())
+        listed_at = max((looked_at for heard_at, looked_at in listings if heard_at < now - _CLAIM_S), default=None)
         placement = self._placements.get(handle)
         if listed_at is None or placement is None or now - failed_at <= self._ttl_s:
             return None
