@@ -14,6 +14,7 @@ from crewlet.cli import FAILED
 from crewlet.cli.client import CommandFailed, NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, print_json, print_table
+from crewlet.cli.run import tell
 
 _ATTEMPTS = 5
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -57,7 +58,8 @@ def pause_seat(
     else:
         _print(rows, "It has no seats.")
     if any(stop_running and not row["pause"]["stop_running"] for row in rows):
-        raise CommandFailed("A seat that was paused before goes on with its turn; change its pause by its handle.")
+        sentence = "A seat that was paused before goes on with its turn; change its pause by its handle."
+        raise typer.Exit(tell(sentence, FAILED))
 
 
 def resume_seat(
