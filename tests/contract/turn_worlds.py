@@ -92,6 +92,6 @@ async def seat_at_work(
         entropy=SystemEntropy(),
     )
     attachment = await mail.attach(
-        topics.inbox(seat.handle), dispatch, good_until=math.inf, options=inbox_batches(batch, 0.0)
+        topics.inbox(seat.handle), dispatch, good_until=math.inf, options=inbox_batches(batch, 0.0, dispatch.preview)
     )
     return SeatAtWork(seat.handle, mail, ledger, outbox, attachment)

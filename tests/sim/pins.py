@@ -33,6 +33,6 @@ PINS = {
     "ledger not read": Catch(SimOptions(4, minutes=3.0), SAFETY, "P5"),
     "ledger not written": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
     "broken turn acked": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
-    "republish on fence": Catch(SimOptions(0, minutes=4.0, faults=("partition", "stop")), SAFETY, "P4"),
+    "republish on fence": Catch(SimOptions(4, minutes=4.0, faults=("partition", "stop")), SAFETY, "P4"),
     "mail under a fresh id": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
 }

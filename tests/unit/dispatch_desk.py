@@ -1,6 +1,6 @@
 """One seat's dispatch with everything around it real but the broker and the runner: those are told what to do."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -18,7 +18,7 @@ from crewlet.mail.outbox import Outbox, decode
 from crewlet.mail.screening import Posture
 from crewlet.ports.cells import Cells, Unknown, WriteResult
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.mail import Delivery, Mail, Outcome, Published
+from crewlet.ports.mail import Delivery, Mail, Outcome, Published, Settling
 from crewlet.ports.term import Term
 from crewlet.seats.fence import SeatFence
 from crewlet.testing.virtual import VirtualClock
@@ -122,10 +122,15 @@ class Desk:
         context = dict(structlog.contextvars.get_contextvars())
         with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
             try:
-                return await self.dispatch(deliveries)
+                return await self.answer(deliveries)
             finally:
                 self.logs += cast("list[dict[str, Any]]", logs)
                 assert structlog.contextvars.get_contextvars() == context
+
+    async def answer(self, deliveries: Sequence[Delivery]) -> Outcome:
+        """What the dispatch answers in the end."""
+        answer = await self.dispatch(deliveries)
+        return await answer.outcome if isinstance(answer, Settling) else answer
 
     async def completion(self, trigger: str) -> Completion | None:
         return await self.ledger.completion(self.handle, trigger)

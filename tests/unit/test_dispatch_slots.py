@@ -65,7 +65,7 @@ async def test_two_slots_run_two_of_three_busy_seats_and_the_third_starts_the_mo
     slots = Slots(2)
     desks = [await Desk(script, slots=slots, handle=handle).open() for handle in ("alice", "bob", "carol")]
     began = asyncio.get_running_loop().time()
-    outcomes = await asyncio.gather(*(desk.dispatch(mails("a")) for desk in desks))
+    outcomes = await asyncio.gather(*(desk.answer(mails("a")) for desk in desks))
     assert outcomes == [Ack(), Ack(), Ack()]
     assert {handle: at - began for handle, at in starts.items()} == {"alice": 0, "bob": 0, "carol": 3}
     assert slots.running == 0

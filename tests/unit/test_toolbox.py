@@ -1,6 +1,6 @@
 """The one way from an agent to the world: fenced, recorded, named, bounded, guarded."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -30,8 +30,8 @@ class OpenFence:
         if self.is_closed:
             raise Fenced("lost")
 
-    async def wait_closed(self) -> str:
-        raise NotImplementedError
+    def on_close(self, call: Callable[[str], None]) -> Callable[[], None]:
+        return lambda: None
 
 
 class Trail:

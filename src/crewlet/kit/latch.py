@@ -1,6 +1,7 @@
 """A one-way switch that carries the value it was thrown with."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -12,6 +13,7 @@ class Latch(Generic[T]):
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._values: list[T] = []
+        self._calls: dict[Callable[[T], None], None] = {}
 
     @property
     def is_set(self) -> bool:
@@ -28,7 +30,21 @@ class Latch(Generic[T]):
             return False
         self._values.append(value)
         self._event.set()
+        calls, self._calls = self._calls, {}
+        for call in calls:
+            call(value)
         return True
+
+    def on_set(self, call: Callable[[T], None]) -> Callable[[], None]:
+        """Have `call` told the value in the step in which it is set; now, if it is. It must not raise nor block.
+
+        Returns what ends that.
+        """
+        if self._values:
+            call(self._values[0])
+        else:
+            self._calls[call] = None
+        return lambda: self._calls.pop(call, None)
 
     async def wait(self) -> T:
         """Wait until it is set.

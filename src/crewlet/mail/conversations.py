@@ -1,5 +1,6 @@
 """Which deliveries of an inbox belong together, and in which order."""
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -33,6 +34,10 @@ def dated(delivery: Delivery) -> datetime:
     return instant
 
 
-def inbox_batches(max_messages: int, linger_s: float) -> BatchOptions:
+def inbox_batches(
+    max_messages: int, linger_s: float, preview: Callable[[Sequence[Delivery]], None] | None = None
+) -> BatchOptions:
     """How a seat's inbox is batched: whole conversations, the one that has waited longest first."""
-    return BatchOptions(max_messages=max_messages, linger_s=linger_s, partition_key=conversation_of, dated=dated)
+    return BatchOptions(
+        max_messages=max_messages, linger_s=linger_s, partition_key=conversation_of, dated=dated, preview=preview
+    )

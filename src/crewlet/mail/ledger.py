@@ -7,6 +7,7 @@ already sent.
 """
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,8 @@ from crewlet.ports.term import Term
 
 LEDGER_BUCKET = BucketSpec("crewlet_ledger", max_age_s=7 * 24 * 3600.0)
 """Seven days: longer than 25 deliveries with their back-off, and than any catch-up of a schedule."""
+
+_PLAIN = re.compile(r"[-_0-9A-Za-z]+", re.ASCII)
 
 _log = structlog.get_logger()
 
@@ -160,6 +163,8 @@ class Ledger:
 
 def _key(handle: str, trigger_id: str) -> str:
     """`{handle}.{id}`, with the characters that a key cannot hold spelled as `=hh` each."""
+    if _PLAIN.fullmatch(trigger_id):
+        return f"{handle}.{trigger_id}"
     safe = "".join(
         char
         if char.isascii() and (char.isalnum() or char in "-_")

@@ -121,7 +121,7 @@ class SeatRuntime:
             dispatch,
             good_until=good_until,
             holds=(PAUSES_UNREAD, SEAT_PAUSED) if self._pauses.of(handle) else (PAUSES_UNREAD,),
-            options=inbox_batches(company.coalesce_max_batch, company.coalesce_window_s),
+            options=inbox_batches(company.coalesce_max_batch, company.coalesce_window_s, dispatch.preview),
             journal=self._journal,
         )
         running = self._running[handle] = _Running(term, dispatch, attachment, question)

@@ -1,6 +1,7 @@
 """May a running turn of this tenure still act."""
 
 import math
+from collections.abc import Callable
 
 from crewlet.kit.latch import Latch
 from crewlet.ports.clock import Clock
@@ -12,7 +13,7 @@ class SeatFence:
     """The fence of one tenure. It closes when the tenure ends, or by its own clock; then it stays closed.
 
     Its clock counts one TTL from before the last answered renewal was sent, and asks nobody: a heartbeat that hangs
-    does not keep it open. What fires `wait_closed` at that instant is the tenure's lapse timer.
+    does not keep it open. What tells whoever waits at that instant is the tenure's lapse timer.
 
     Args:
         good_until: the first such instant, a reading of `Clock.elapsed`; infinite where leases cannot lapse.
@@ -53,6 +54,11 @@ class SeatFence:
     def close(self, reason: str) -> None:
         """Close it, if it is not closed."""
         self._closed.set(reason)
+
+    def on_close(self, call: Callable[[str], None]) -> Callable[[], None]:
+        """Have `call` told why, in the step in which it closes; now, if it is closed. Returns what ends that."""
+        self._notice_lapse()
+        return self._closed.on_set(call)
 
     async def wait_closed(self) -> str:
         """Wait until it is closed, and say why."""

@@ -5,7 +5,7 @@ turn has ended one way or another. Who owns the seat, what is recorded, and how 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from crewlet.mail.work_key import work_key
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Fenced, Unavailable
-from crewlet.ports.mail import Ack, Defer, Delivery, Nak, Outcome
+from crewlet.ports.mail import Ack, Defer, Delivery, Nak, Outcome, Settling
 from crewlet.turns import intake
 from crewlet.turns.intake import Intake
 from crewlet.turns.record import Stage, TurnNote, TurnRecord
@@ -33,6 +33,7 @@ _LAST_RECORD_S = 2.0
 _RECORD_PATIENCE_S = 60.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 2.0
+_READ_AHEAD_S = 1.0
 
 
 @dataclass(slots=True)
@@ -58,6 +59,20 @@ class _Work:
     key: str
     triggers: tuple[str, ...]
     record: TurnRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What the ledger was asked of a whole batch, so that its partitions need not ask one by one.
+
+    Attributes:
+        asked_at: a reading of `Clock.elapsed`; the answer counts for a second from then.
+        unworked: the triggers of which it still tells all that there is to know.
+    """
+
+    asked_at: float
+    unworked: set[str]
+    reading: "asyncio.Task[Mapping[str, Completion]]"
 
 
 def _always_current() -> Posture:
@@ -111,19 +126,30 @@ class SeatDispatch:
         self._entropy = entropy
         self._on_turn = on_turn
         self._run: _Run | None = None
+        self._ahead: _Ahead | None = None
+        self._recording: dict[asyncio.Task[Outcome], None] = {}
         self.refusal: Refusal | None = None
         """Why the newest mail was not worked; None since some was."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether deliveries are being worked, or wait here for a slot."""
-        return self._run is not None
+        """Whether deliveries are being worked, wait here for a slot, or are being recorded."""
+        return self._run is not None or bool(self._recording)
 
-    async def __call__(self, deliveries: Sequence[Delivery]) -> Outcome:
+    def preview(self, deliveries: Sequence[Delivery]) -> None:
+        """What was taken together: the ledger is asked of all of it at once."""
+        mail = intake.read(deliveries)
+        asking = self._ledger.finished(self._handle, mail.triggers, mail.chat_messages)
+        reading = asyncio.create_task(asking, name=f"ledger {self._handle}")
+        reading.add_done_callback(_look_at)
+        self._ahead = _Ahead(self._clock.elapsed(), set(mail.triggers), reading)
+
+    async def __call__(self, deliveries: Sequence[Delivery]) -> Outcome | Settling:
         """Work one partition; see the mail port.
 
         Mail that belongs to another node, or to nobody just now, is deferred. Mail that is finished is acked, once the
-        ledger says so. Mail whose turn broke without a trace comes back on the nak schedule.
+        ledger says so. Mail whose turn broke without a trace comes back on the nak schedule. A turn that ended well is
+        over before its record is written: the next may run meanwhile, while what was read ahead of it is fresh.
 
         Cancellation: the turn is ended, and seen to end, before it goes on.
         """
@@ -167,7 +193,23 @@ class SeatDispatch:
     def _screen(self, *, is_owned: bool) -> Refusal | None:
         return screen(is_owned=is_owned, holds=self._holds(self._handle), posture=self._posture())
 
-    async def _screened(self, run: _Run, mail: Intake) -> Outcome:
+    async def _finished_of(self, mail: Intake) -> Mapping[str, Completion]:
+        """Which of the mail is finished, by an answer that is a second old at most.
+
+        Else the ledger is asked now, and only when it has all that this seat has to tell it.
+        """
+        ahead, triggers = self._ahead, mail.triggers
+        if ahead is not None and ahead.unworked.issuperset(triggers):
+            if not ahead.reading.done():
+                await asyncio.wait((ahead.reading,))
+            if self._clock.elapsed() - ahead.asked_at <= _READ_AHEAD_S:
+                ahead.unworked.difference_update(triggers)
+                return ahead.reading.result()
+        while self._recording:
+            await asyncio.wait(list(self._recording))
+        return await self._ledger.finished(self._handle, triggers, mail.chat_messages)
+
+    async def _screened(self, run: _Run, mail: Intake) -> Outcome | Settling:
         for broken in mail.undecodable:
             await self._give_up_undecodable(broken, run.fence)
         triggers = mail.triggers
@@ -176,9 +218,10 @@ class SeatDispatch:
                 _log.info("event_dropped", seat=self._handle, trigger=event.id, type=event.type)
             run.fence.check()
             return Ack()
-        finished = await self._ledger.finished(self._handle, triggers, mail.chat_messages)
-        for trigger, completion in finished.items():
-            await self._skip(run, trigger, completion)
+        finished = await self._finished_of(mail)
+        for trigger in triggers if finished else ():
+            if (completion := finished.get(trigger)) is not None:
+                await self._skip(run, trigger, completion)
         mail = mail.without(finished)
         run.fence.check()
         if not mail.triggers:
@@ -213,7 +256,7 @@ class SeatDispatch:
             raise
         return slot
 
-    async def _turn(self, run: _Run, mail: Intake) -> Outcome:
+    async def _turn(self, run: _Run, mail: Intake) -> Outcome | Settling:
         turn_id = self._entropy.uuid()
         key = work_key(self._handle, mail.triggers)
         work = _Work(turn_id, key, mail.triggers, TurnRecord())
@@ -267,28 +310,25 @@ class SeatDispatch:
 
     async def _race(self, run: _Run, task: "asyncio.Task[TurnResult]") -> None:
         """Until the turn has ended, by itself or because its fence closed. It is never left running."""
-        closed = asyncio.create_task(run.fence.wait_closed(), name=f"fence {self._handle}")
-        try:
-            await asyncio.wait((task, closed), return_when=asyncio.FIRST_COMPLETED)
-            if closed.done():
-                run.stop_reason = run.stop_reason or _why_closed(closed)
-        finally:
-            closed.cancel()
-            await self._end(task)
 
-    async def _end(self, task: "asyncio.Task[TurnResult]") -> None:
-        """Cancel the turn and wait for it, through any cancellation of our own, which goes on afterwards."""
+        def close(reason: str) -> None:
+            run.stop_reason = run.stop_reason or reason or "the fence closed"
+            task.cancel()
+
+        forget = run.fence.on_close(close)
         interrupted = False
         while not task.done():
-            task.cancel()
             try:
                 await asyncio.wait((task,))
             except asyncio.CancelledError:
+                # Our own, which goes on when the turn is seen to end.
                 interrupted = True
+                task.cancel()
+        forget()
         if interrupted:
             raise asyncio.CancelledError
 
-    async def _settle(self, run: _Run, work: _Work, task: "asyncio.Task[TurnResult]") -> Outcome:
+    async def _settle(self, run: _Run, work: _Work, task: "asyncio.Task[TurnResult]") -> Outcome | Settling:
         """The table of endings. After the fence has closed only what is proven, or panicked, is recorded."""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         match error:
@@ -305,10 +345,19 @@ class SeatDispatch:
             case _:
                 return await self._panicked(run, work, error)
 
-    async def _finished(self, run: _Run, work: _Work, result: TurnResult) -> Outcome:
+    async def _finished(self, run: _Run, work: _Work, result: TurnResult) -> Outcome | Settling:
         if self._is_closed(run) and not work.record.reached_outside:
             return await self._fenced(run, work, "the fence closed as the turn ended")
         answered = work.record.answered if result.outcome in ("delivered", "no_action") else ()
+        if answered:
+            # It may have finished more of the batch than its own mail.
+            self._ahead = None
+        recording = asyncio.create_task(self._recorded(run, work, result, answered), name=f"record {self._handle}")
+        self._recording[recording] = None
+        recording.add_done_callback(self._recording.pop)
+        return Settling(recording)
+
+    async def _recorded(self, run: _Run, work: _Work, result: TurnResult, answered: Sequence[str]) -> Outcome:
         await self._complete(run, work, outcome=result.outcome, detail=result.detail, answered=answered)
         _log.info("turn_finished", outcome=result.outcome, detail=result.detail)
         self._note(work, "finished", result.outcome)
@@ -464,8 +513,7 @@ class SeatDispatch:
             _log.exception("turn_note_failed", stage=stage)
 
 
-def _why_closed(closed: "asyncio.Task[str]") -> str:
-    if closed.cancelled():
-        return "the fence is no longer watched"
-    error = closed.exception()
-    return closed.result() or "the fence closed" if error is None else f"the fence cannot be watched: {error!r}"
+def _look_at(reading: "asyncio.Task[Mapping[str, Completion]]") -> None:
+    """Perhaps nobody needs the answer any more."""
+    if not reading.cancelled():
+        reading.exception()

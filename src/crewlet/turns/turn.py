@@ -31,8 +31,8 @@ class Fence(Protocol):
         """
         ...
 
-    async def wait_closed(self) -> str:
-        """Wait until it is closed, and say why. A turn is cancelled by whoever waits here."""
+    def on_close(self, call: Callable[[str], None]) -> Callable[[], None]:
+        """Have `call` told why, in the step in which it closes; now, if it is closed. Returns what ends that."""
         ...
 
 

@@ -166,9 +166,8 @@ def _fence_on_membership(stack: ExitStack) -> None:
         def check(self) -> None:
             assert self._host._context.tenures.get(self._handle) is not None or True
 
-        async def wait_closed(self) -> str:
-            await asyncio.Event().wait()
-            return ""
+        def on_close(self, call: Callable[[str], None]) -> Callable[[], None]:
+            return lambda: None
 
     def fence(self: SeatHost, handle: str) -> Any:
         real = original(self, handle)
@@ -347,9 +346,9 @@ def _send_unfenced(stack: ExitStack) -> None:
 
 @_plant("quiesce forgotten at a deferral")
 def _no_quiesce(stack: ExitStack) -> None:
-    async def answer(self: Consumer, partition: Any) -> Any:
+    async def answer(self: Consumer, partition: Any, handling: Any) -> Any:
         was = self._is_quiesced
-        outcome = await original(self, partition)
+        outcome = await original(self, partition, handling)
         self._is_quiesced = was
         return outcome
 
