@@ -1,12 +1,13 @@
 """The values of a turn, and what a runner is."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from crewlet.company.model import Seat
 from crewlet.mail.envelope import Envelope
 from crewlet.ports.term import Term
+from crewlet.ports.tools import ToolAnswer, ToolInfo
 
 OutcomeWord = Literal["delivered", "no_action", "blocked", "failed", "stopped"]
 """How a turn ended. `suspended` is reserved."""
@@ -46,8 +47,41 @@ class OutgoingMail:
     conversation: str = ""
 
 
+class Tools(Protocol):
+    """What an agent may call. `turns.toolbox.Toolbox` keeps its promises."""
+
+    @property
+    def infos(self) -> Sequence[ToolInfo]: ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundUsage:
+    """What one answer of a model cost.
+
+    Attributes:
+        round: which, from 1.
+        model: the one that answered, a fallback's name where it was that.
+        input_tokens, output_tokens: as the provider counts them; 0 when it does not say.
+    """
+
+    round: int
+    model: str
+    input_tokens: int
+    output_tokens: int
+
+
 def _tell_nobody(message: str) -> None:
     del message
+
+
+async def _begin_freely(number: int) -> None:
+    del number
+
+
+async def _count_nothing(usage: RoundUsage) -> None:
+    del usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +99,11 @@ class Turn:
         reach: told of a call that leaves the system and cannot be told from a repeat, before it leaves. Mail is none.
         answered: told of a chat message that the turn's thread showed as waiting for the seat: somebody else's, after
             the seat's own last reply and before what woke the turn, and not cut off. A finished turn has answered it.
+        tools: what the seat's agent may call; None when nobody made any.
+        begin_round: awaited before each round of a model, with its number from 1. It may raise `Unavailable`, or
+            whatever else ends the turn before the round.
+        usage: awaited after each answer of a model. It may raise `Unavailable`: what cannot be counted ends the turn.
+        waiting: told what the turn waits for outside, in one line for people; "" when it goes on.
     """
 
     turn_id: str
@@ -76,6 +115,10 @@ class Turn:
     progress: Callable[[str], None]
     reach: Callable[[str], None]
     answered: Callable[[str], None] = _tell_nobody
+    tools: Tools | None = None
+    begin_round: Callable[[int], Awaitable[None]] = _begin_freely
+    usage: Callable[[RoundUsage], Awaitable[None]] = _count_nothing
+    waiting: Callable[[str], None] = _tell_nobody
 
 
 @dataclass(frozen=True, slots=True)
