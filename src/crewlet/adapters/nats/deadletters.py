@@ -1,6 +1,6 @@
 """Dead letters in their stream: written once a message, read from the stream's leader, deleted one by one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -37,11 +37,13 @@ class NatsDeadLetters:
 
     Args:
         replicas: of the stream, where it has to be made again.
+        require_live: raises NotLive once the mail instance was stopped; a burial of its stop is still made.
     """
 
-    def __init__(self, connection: Connection, *, replicas: int) -> None:
+    def __init__(self, connection: Connection, *, replicas: int, require_live: Callable[[], None]) -> None:
         self._connection = connection
         self._replicas = replicas
+        self._require_live = require_live
 
     async def bury(
         self,
@@ -66,6 +68,7 @@ class NatsDeadLetters:
             raise
 
     async def page(self, topic: str, *, after: str | None = None, limit: int = 50) -> LetterPage:
+        self._require_live()
         matches, subjects = matcher(topic), subjects_under(topic)
         limit = min(max(1, limit), MOST_A_PAGE)
         place = 1 if after is None else place_of(after) + 1
@@ -82,11 +85,13 @@ class NatsDeadLetters:
         return LetterPage(letters, None)
 
     async def get(self, letter_id: str) -> DeadLetter | None:
+        self._require_live()
         found = await self._read({"seq": place_of(letter_id)})
         letter = _letter(found) if found is not None else None
         return letter if letter is not None and letter.id == letter_id else None
 
     async def latest(self, subscription: Subscription, message_id: str) -> DeadLetter | None:
+        self._require_live()
         found = await self._read({"last_by_subj": f"{subjects_of(subscription, message_id)}.>"})
         return _letter(found) if found is not None else None
 

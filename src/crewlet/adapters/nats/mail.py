@@ -69,9 +69,9 @@ class NatsMail:
         self._delivery_budget = delivery_budget
         self._replicas = replicas
         self._consumers = Consumers(connection, entropy, ack_window_s)
-        self._letters = NatsDeadLetters(connection, replicas=replicas)
         self._places = Places(connection)
         self._switchboard = Switchboard(clock)
+        self._letters = NatsDeadLetters(connection, replicas=replicas, require_live=self._switchboard.require_live)
 
     async def start(self) -> None:
         """Make the streams that are not there. Harmless when repeated.

@@ -102,6 +102,12 @@ async def every_verb_of_a_stopped_instance_says_not_live(make: MakeWorld) -> Non
                 lambda dead=dead: dead.delete_subscription(inbox),
                 lambda dead=dead: dead.list_subscriptions(inbox.topic),
                 lambda dead=dead: dead.waiting(inbox),
+                lambda dead=dead: dead.find(inbox, "e1"),
+                lambda dead=dead: dead.oldest_at(inbox),
+                lambda dead=dead: dead.dead_letters.page(inbox.topic),
+                lambda dead=dead: dead.dead_letters.get("1-00000000"),
+                lambda dead=dead: dead.dead_letters.latest(inbox, "e1"),
+                lambda dead=dead: dead.dead_letters.remove("1-00000000"),
                 lambda dead=dead: dead.attach(unmade, Desk(), good_until=math.inf),
                 lambda dead=dead: dead.wait_for_handlers(0.0),
             ):
