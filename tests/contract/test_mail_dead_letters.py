@@ -1,5 +1,6 @@
 """Burials on a real nats-server that lose their answers, their stream or their room."""
 
+import asyncio
 import math
 from collections.abc import Generator
 from pathlib import Path
@@ -14,7 +15,6 @@ from crewlet.adapters.nats.jsapi import ask
 from crewlet.mail.deadletters import HEADROOM_BYTES
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.ports.deadletters import DeadLetter
-from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail, MessageTooLarge, Nak, Subscription
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts.mailworld import Desk, send, until, until_backlog
@@ -35,15 +35,17 @@ async def letters(mail: Mail, inbox: Subscription) -> list[DeadLetter]:
 def lose_acks(world: NatsWorld, client: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """No ack of this client leaves it, as if the process had died before each; what was to be said is listed."""
     connection = world.connections[client]
-    request, lost = connection.request, list[str]()
+    post, lost = connection.post, list[str]()
 
-    async def only_others(subject: str, payload: bytes = b"", **kwargs: Any) -> Any:
-        if subject.startswith("$JS.ACK.") and payload == attachment_module.ACK:
-            lost.append(subject)
-            raise Unavailable("died before it")
-        return await request(subject, payload, **kwargs)
+    def only_others(subject: str, payload: bytes, **kwargs: Any) -> asyncio.Future[bytes]:
+        if not (subject.startswith("$JS.ACK.") and payload == attachment_module.ACK):
+            return post(subject, payload, **kwargs)
+        lost.append(subject)
+        never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        never.set_exception(TimeoutError())
+        return never
 
-    monkeypatch.setattr(connection, "request", only_others)
+    monkeypatch.setattr(connection, "post", only_others)
     return lost
 
 
