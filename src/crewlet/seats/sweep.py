@@ -25,6 +25,9 @@ from crewlet.seats.tenure import Phase
 
 _log = structlog.get_logger()
 
+_CLAIMED_UNSEEN = 8
+"""So few seats are claimed without looking first who holds them."""
+
 
 @dataclass(frozen=True, slots=True)
 class SweepRecord:
@@ -231,7 +234,7 @@ class Sweep:
             hints = set[str]()
         hinted = [seat.handle for seat in division.eligible if seat_resource(seat.handle) in hints]
         won = await self._claimer.claim(
-            self._claimer.candidates(division, hinted),
+            await self._not_held(self._claimer.candidates(division, hinted)),
             division,
             context.config.claims_per_sweep,
             early=self._early if is_early else None,
@@ -242,6 +245,21 @@ class Sweep:
         self._note(claimed=won.established, blocked_by_protocol=won.floor)
         if won.takes:
             await self._presence.advertise()
+
+    async def _not_held(self, candidates: Sequence[str]) -> Sequence[str]:
+        """Of many candidates those that no peer holds: one listing, in place of a claim on each that loses.
+
+        Unreadable, it concludes nothing.
+        """
+        if len(candidates) <= _CLAIMED_UNSEEN:
+            return candidates
+        self._beat.stamp()
+        try:
+            leases = await self._context.leases.list_live(SEAT)
+        except Unavailable:
+            return candidates
+        held = {lease.resource for lease in leases if lease.owner != self._context.config.owner}
+        return [handle for handle in candidates if seat_resource(handle) not in held]
 
     async def _patiently(self, moving: Sequence["asyncio.Task[bool]"], at_most_s: float) -> None:
         self._beat.stop()
