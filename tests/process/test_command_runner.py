@@ -126,6 +126,7 @@ async def test_a_program_is_given_its_mail_its_term_and_a_small_environment(benc
                 "payload": {},
             },
         ],
+        "tools": [],
         "term": {"resource": "seat:alice", "owner": "node-a:1", "epoch": 7, "good_until": None},
     }
     expected = {
