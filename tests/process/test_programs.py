@@ -132,6 +132,31 @@ def test_a_flood_ends_the_output_and_the_loop_goes_on_meanwhile(
     on_loop(case)
 
 
+def test_a_program_whose_threads_are_still_ending_is_waited_for(
+    on_loop: Callable[[Case], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill, kills = os.killpg, list[int]()
+
+    def late(group: int, number: int) -> None:
+        """The first kill takes its time, as it may on a busy machine."""
+        kills.append(number)
+        if len(kills) > 1:
+            kill(group, number)
+
+    async def case(programs: LocalPrograms) -> None:
+        kills.clear()
+        program = await programs.spawn(ProgramSpec(python("threads.py"), ENV))
+        assert await _first(program) == b"ready"
+        await until(lambda: not is_running(program.pid))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "killpg", late)
+            await program.end()
+        assert len(kills) > 1
+        assert await program.wait() == -signal.SIGKILL
+
+    on_loop(case)
+
+
 def test_a_flood_of_errors_is_read_on_and_only_its_end_is_kept(on_loop: Callable[[Case], None]) -> None:
     async def case(programs: LocalPrograms) -> None:
         program = await programs.spawn(_shell("yes | head -c 3000000 >&2; echo the end >&2; echo done"))

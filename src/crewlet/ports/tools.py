@@ -86,23 +86,43 @@ class ToolServerSpec:
         transport: how it is reached.
         call_timeout_s: a call without an answer for so long ends in `ToolUnavailable`.
         start_timeout_s: for its first answer, and the list of its tools.
+        secrets: never shown: replaced wherever they stand in what is told, logged or handed on of the server.
     """
 
     name: str
     transport: StdioServer | HttpServer
     call_timeout_s: float = 60.0
     start_timeout_s: float = 30.0
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 class ToolServer(Protocol):
-    """A server that has answered."""
+    """One server of one tenure. After `start` it is kept up until `end`: one that goes away is started again, later and
+    later, and meanwhile says so."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def tools(self) -> Sequence[ToolInfo]:
-        """What it offered when it was started, in its own order."""
+        """What it offered when it was started, in its own order. The same for the whole tenure, also while it is down:
+        a call of a tool that a restart took away is answered with an error."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it cannot be called now, in a sentence for people; None while it can."""
+        ...
+
+    async def start(self) -> None:
+        """Start it, once, and wait until it has named its tools.
+
+        Raises:
+            ToolServerNotStarted: nothing is left of it.
+            ProgramUnproven: it failed, and something of it may be left: call `end`.
+
+        Cancellation: something of it may be left: call `end`.
+        """
         ...
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, meta: Mapping[str, Any]) -> ToolAnswer:
@@ -113,14 +133,18 @@ class ToolServer(Protocol):
             meta: passed beside the arguments (MCP `_meta`), for instance an idempotency key.
 
         Raises:
-            ToolUnavailable: no answer within the time-out of the server's spec, or the server is gone.
+            ToolUnavailable: no answer within the time-out of the server's spec, or the server is gone. A call is never
+                kept for later: one that finds the server down is refused at once.
 
         Cancellation: the server is told, as far as it can be; the call may have been done.
         """
         ...
 
-    async def end(self) -> None:
+    async def end(self, *, grace_s: float = 0.0) -> None:
         """End it, and everything it started, also in the middle of a call, which then raises `ToolUnavailable`.
+
+        Args:
+            grace_s: how long it may take to end by itself, once it was asked to.
 
         Raises:
             ProgramUnproven: something is left; call again.
@@ -129,15 +153,8 @@ class ToolServer(Protocol):
 
 
 class ToolServers(Protocol):
-    """Starts servers."""
+    """Makes servers."""
 
-    async def start(self, spec: ToolServerSpec) -> ToolServer:
-        """Start one, and wait until it has named its tools.
-
-        Raises:
-            ToolServerNotStarted: nothing is left of it.
-            ProgramUnproven: it failed, and something of it may be left.
-
-        Cancellation: it is ended, and seen to end.
-        """
+    def server(self, spec: ToolServerSpec) -> ToolServer:
+        """A server that is not started yet."""
         ...

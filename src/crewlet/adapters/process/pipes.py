@@ -9,6 +9,7 @@ from typing import IO
 from crewlet.ports.programs import OutputFlood
 
 _CHUNK = 65_536
+_FULL_PIPE_BYTES = 1_048_576
 _TAIL_BYTES = 2_000
 _ERROR_BURST_BYTES = 1_048_576
 _ERROR_PAUSE_S = 0.05
@@ -53,9 +54,10 @@ class OutputPipe:
         """Every writer is gone: take what still lies in the pipe, and close it."""
         if self._pipe.closed:
             return
-        with suppress(BlockingIOError):  # a stranger was handed the pipe and holds it open
-            while self._total <= self._max_output and self._take():
-                pass
+        with suppress(BlockingIOError):  # a stranger was handed the pipe and holds it open, and may go on writing
+            for _ in range(_FULL_PIPE_BYTES // _CHUNK):
+                if self._total > self._max_output or not self._take():
+                    break
         self._close()
 
     async def _more(self) -> bool:

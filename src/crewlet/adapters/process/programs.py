@@ -147,12 +147,13 @@ class LocalProgram(Program):
         # Another call may finish the job during any wait of this one; its proof is as good as ours.
         while not self._is_ended:
             left = self._tree.strike()
-            if not left:
+            if not left and self._exit.has_ended():
                 self._bury()
                 return
             if time.monotonic() - started > self._proof_s:
-                _log.error("program_unproven", pid=self.pid, left=sorted(left))
-                raise ProgramUnproven(f"still there after {self._proof_s:g} s: {sorted(left)}")
+                pids = sorted(left) or [self.pid]
+                _log.error("program_unproven", pid=self.pid, left=pids)
+                raise ProgramUnproven(f"still there after {self._proof_s:g} s: {pids}")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.05)
 
@@ -191,6 +192,13 @@ class _ExitWatch:
         """Signal the child, if it has not ended."""
         if not self.code.done():
             os.kill(self._pid, number)  # it is our child and unreaped, so the id is its own
+
+    def has_ended(self) -> bool:
+        """Whether all of the child has: one whose threads are still ending looks dead, and cannot be reaped yet."""
+        if self._handle is None:
+            return True  # where `reap` waits for it
+        self._look()
+        return self.code.done()
 
     def reap(self) -> int:
         """The exit code of a child that has ended; afterwards the process id is anybody's."""
