@@ -204,7 +204,7 @@ REFUSED = {
     ),
     "no runner type": (
         role("    runner: {command: x}"),
-        "c.yaml:4: roles[0].runner: 'type' is missing; write `type: command` or `type: script`.",
+        "c.yaml:4: roles[0].runner: 'type' is missing; write `type: command`, `type: python` or `type: script`.",
     ),
     "unknown runner type": (
         role("    runner: {type: comand}"),

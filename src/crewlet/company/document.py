@@ -11,6 +11,7 @@ from typing import Final
 
 from crewlet.company.commands import read_command, read_cwd, read_env
 from crewlet.company.model import CommandRunner, Company, Placement, Runner, ScriptRunner, Seat
+from crewlet.company.pythonseat import PYTHON_KEYS, read_python
 from crewlet.company.rules import read_handle, read_labels, read_node_id
 from crewlet.company.script import Sends, check_sends, read_steps
 from crewlet.company.tools import read_tools
@@ -147,9 +148,15 @@ def _read_placement(field: Field) -> Placement:
 
 
 def _read_runner(field: Field, folder: Path | None, sends: Sends) -> Runner:
-    kind = field.block({*_COMMAND_KEYS, *_SCRIPT_KEYS}).require("type", "write `type: command` or `type: script`")
-    if kind.choice(("command", "script")) == "command":
-        return _read_command(field.block(_COMMAND_KEYS), folder)
+    known = {*_COMMAND_KEYS, *_SCRIPT_KEYS, *PYTHON_KEYS}
+    kind = field.block(known).require("type", "write `type: command`, `type: python` or `type: script`")
+    match kind.choice(("command", "python", "script")):
+        case "command":
+            return _read_command(field.block(_COMMAND_KEYS), folder)
+        case "python":
+            return read_python(field.block(PYTHON_KEYS), folder, MAX_TIMEOUT_S)
+        case _:
+            pass
     steps = field.block(_SCRIPT_KEYS).get("steps")
     return ScriptRunner(read_steps(steps, sends) if steps else ())
 

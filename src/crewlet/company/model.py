@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 
@@ -56,6 +57,25 @@ class CommandRunner:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonRunner:
+    """A Python function, called in a process of the seat's own.
+
+    Attributes:
+        target: `module:function`.
+        path: the folder that the module is looked for in first, and the working folder, absolute; None is the node's.
+        env: variables the process gets beside the few it always gets; nothing else of the node's environment.
+        timeout_s: a turn that takes longer is ended and fails; None sets no limit.
+    """
+
+    kind: ClassVar[str] = "python"
+
+    target: str
+    path: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Send this text back to whoever wrote (to nobody when the sender has no inbox)."""
 
@@ -94,7 +114,7 @@ class ScriptRunner:
     steps: tuple[ScriptStep, ...] = ()
 
 
-Runner = CommandRunner | ScriptRunner
+Runner = CommandRunner | PythonRunner | ScriptRunner
 
 
 @dataclass(frozen=True, slots=True)

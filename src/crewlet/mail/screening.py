@@ -19,6 +19,10 @@ SEAT_PAUSED = "seat_paused"
 """The hold of a seat that a person paused."""
 NO_ENGINE = "no_engine"
 """The hold of a seat that nothing can run as this node is set up."""
+AGENT_NOT_READY = "agent_not_ready"
+"""The hold of a seat whose agent is being started, or cannot be."""
+BUDGET_WINDOW = "budget_window"
+"""The hold of a seat that may spend nothing more until a window of its budget ends."""
 SANDBOX = "sandbox"
 """The hold of a seat whose sandbox works for it."""
 
@@ -26,6 +30,8 @@ _HOLDS = {
     PAUSES_UNREAD: "this node has not read the pauses yet",
     SEAT_PAUSED: "a person paused the seat",
     NO_ENGINE: "nothing here can run the seat",
+    AGENT_NOT_READY: "its agent is not ready",
+    BUDGET_WINDOW: "its budget is spent",
     SANDBOX: "its sandbox is at work",
 }
 

@@ -45,7 +45,7 @@ from crewlet.seats.leases import LeaseStore
 from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.runners import runner_for
 from crewlet.turns.slots import Slots
-from crewlet.turns.turn import Runner
+from crewlet.turns.turn import Fence, Runner
 
 _log = structlog.get_logger()
 
@@ -187,6 +187,7 @@ class Node:
             self.company,
             self._mail,
             self._dispatch,
+            fence=self._fence,
             pauses=self._pauses,
             journal=self._journal,
             clock=ports.clock,
@@ -322,6 +323,9 @@ class Node:
         replays = Replays(self._mail, self._ledger, lambda: ports.cells.open(REPLAYS_BUCKET), config.owner, ports.clock)
         letters = LetterDesk(self._mail.dead_letters, replays, self.company, config.node_id)
         return Commands(self._outbox, ports.entropy, inboxes, letters, duties, pausing)
+
+    def _fence(self, handle: str) -> Fence | None:
+        return self.host.fence(handle)
 
     def _dispatch(self, seat: Seat, term: Term) -> SeatDispatch:
         ports = self._ports

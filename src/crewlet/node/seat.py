@@ -14,14 +14,15 @@ from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
 from crewlet.mail.conversations import inbox_batches
 from crewlet.mail.pausewatch import PauseWatch
-from crewlet.mail.screening import PAUSES_UNREAD, SEAT_PAUSED
+from crewlet.mail.screening import AGENT_NOT_READY, PAUSES_UNREAD, SEAT_PAUSED
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal
-from crewlet.ports.errors import Misuse
+from crewlet.ports.errors import Fenced, Misuse
 from crewlet.ports.mail import Attachment, Mail
 from crewlet.ports.term import Term
 from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.record import TurnNote
+from crewlet.turns.turn import Fence, StandingRunner
 
 _log = structlog.get_logger()
 
@@ -34,6 +35,7 @@ class _Running:
     dispatch: SeatDispatch
     attachment: Attachment
     question: int
+    standing: StandingRunner | None
 
 
 class SeatRuntime:
@@ -44,6 +46,7 @@ class SeatRuntime:
         mail: the port.
         make_dispatch: builds the handler of a seat's inbox for one tenure.
         journal: where mail that comes back is noted.
+        fence: the fence of a handle's present tenure.
         pauses: which seats are paused; `on_pauses` is to be called after each change of it.
     """
 
@@ -53,6 +56,7 @@ class SeatRuntime:
         mail: Mail,
         make_dispatch: Callable[[Seat, Term], SeatDispatch],
         *,
+        fence: Callable[[str], Fence | None],
         pauses: PauseWatch,
         journal: DeliveryJournal | None = None,
         clock: Clock,
@@ -60,10 +64,12 @@ class SeatRuntime:
         self._company = company
         self._mail = mail
         self._make_dispatch = make_dispatch
+        self._fence = fence
         self._pauses = pauses
         self._journal = journal
         self._clock = clock
         self._running: dict[str, _Running] = {}
+        self._standing: dict[str, tuple[Term, StandingRunner]] = {}
         self._last_errors: dict[str, str] = {}
 
     @property
@@ -72,8 +78,9 @@ class SeatRuntime:
         return sum(each.dispatch.is_busy for each in self._running.values())
 
     def last_errors(self) -> Mapping[str, str]:
-        """Why a held seat's last turn broke, by handle, for those whose did."""
-        return dict(sorted(self._last_errors.items()))
+        """Why a held seat's last turn broke, or its agent is not ready, by handle, for those of which it is so."""
+        troubles = {handle: runner.trouble for handle, (_, runner) in self._standing.items() if runner.trouble}
+        return dict(sorted({**self._last_errors, **troubles}.items()))
 
     def on_turn(self, note: TurnNote) -> None:
         """What happens in the turns of held seats."""
@@ -114,17 +121,18 @@ class SeatRuntime:
             raise Misuse(f"the company has no seat {handle!r}")
         started = self._clock.elapsed()
         dispatch = self._make_dispatch(seat, term)
+        standing = self._stand_up(term, dispatch)
         company = self._company()
         question = self._pauses.ask()
         attachment = await self._mail.attach(
             topics.inbox(handle),
             dispatch,
             good_until=good_until,
-            holds=(PAUSES_UNREAD, SEAT_PAUSED) if self._pauses.of(handle) else (PAUSES_UNREAD,),
+            holds=self._first_holds(handle, standing),
             options=inbox_batches(company.coalesce_max_batch, company.coalesce_window_s, dispatch.preview),
             journal=self._journal,
         )
-        running = self._running[handle] = _Running(term, dispatch, attachment, question)
+        running = self._running[handle] = _Running(term, dispatch, attachment, question, standing)
         self._hold(handle, running)
         elapsed_ms = round(1000 * (self._clock.elapsed() - started))
         _log.info("inbox_attached", seat=handle, epoch=term.epoch, elapsed_ms=elapsed_ms)
@@ -142,9 +150,10 @@ class SeatRuntime:
         handle = _handle(term)
         running = self._running.get(handle)
         if running is None or running.term != term:
+            await self._end_standing(term)
             return
         outcomes = await asyncio.gather(
-            running.attachment.detach(), running.dispatch.cancel(reason), return_exceptions=True
+            running.attachment.detach(), self._end_programs(running, reason), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -167,7 +176,49 @@ class SeatRuntime:
         for handle, running in self._running.items():
             self._hold(handle, running)
 
+    def _stand_up(self, term: Term, dispatch: SeatDispatch) -> StandingRunner | None:
+        """Start what the seat's runner keeps, beside everything else; its inbox waits for it, nobody else does."""
+        handle, runner = _handle(term), dispatch.runner
+        fence = self._fence(handle)
+        if not isinstance(runner, StandingRunner):
+            return None
+        if fence is None or fence.term != term:
+            raise Fenced(f"{term.resource} at epoch {term.epoch} is not held here")
+        self._standing[handle] = term, runner
+        runner.start(fence, lambda: self._on_agent(handle))
+        return runner
+
+    async def _end_programs(self, running: _Running, reason: str) -> None:
+        await running.dispatch.cancel(reason)
+        await self._end_standing(running.term)
+
+    async def _end_standing(self, term: Term) -> None:
+        handle = _handle(term)
+        began, runner = self._standing.get(handle, (None, None))
+        if runner is not None and began == term:
+            await runner.end()
+            self._standing.pop(handle, None)
+
+    def _first_holds(self, handle: str, standing: StandingRunner | None) -> Collection[str]:
+        paused = (SEAT_PAUSED,) if self._pauses.of(handle) else ()
+        unready = (AGENT_NOT_READY,) if standing is not None and not standing.is_ready else ()
+        return (PAUSES_UNREAD, *paused, *unready)
+
+    def _on_agent(self, handle: str) -> None:
+        running = self._running.get(handle)
+        if running is not None:
+            self._hold_for_agent(running)
+
+    def _hold_for_agent(self, running: _Running) -> None:
+        if running.standing is None:
+            return
+        if not running.standing.is_ready:
+            running.attachment.hold(AGENT_NOT_READY)
+        elif AGENT_NOT_READY in running.attachment.holds:
+            running.attachment.unhold(AGENT_NOT_READY)
+
     def _hold(self, handle: str, running: _Running) -> None:
+        self._hold_for_agent(running)
         attachment, pause = running.attachment, self._pauses.of(handle)
         holds = attachment.holds
         if pause is not None:
@@ -199,7 +250,9 @@ class SeatRuntime:
         running = self._running.get(_handle(term))
         if running is not None and running.term == term:
             running.attachment.quiesce()
-            await running.dispatch.cancel("lease_lapsing")
+            await self._end_programs(running, "lease_lapsing")
+        else:
+            await self._end_standing(term)
 
 
 def _why_not_reading(running: _Running) -> str | None:

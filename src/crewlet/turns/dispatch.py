@@ -132,6 +132,10 @@ class SeatDispatch:
         """Why the newest mail was not worked; None since some was."""
 
     @property
+    def runner(self) -> Runner:
+        return self._runner
+
+    @property
     def is_busy(self) -> bool:
         """Whether deliveries are being worked, wait here for a slot, or are being recorded."""
         return self._run is not None or bool(self._recording)

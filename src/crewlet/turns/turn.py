@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from crewlet.company.model import Seat
 from crewlet.mail.envelope import Envelope
@@ -150,5 +150,32 @@ class Runner(Protocol):
 
         Cancellation: everything the turn started is ended, and seen to end, before the cancellation goes on. Any other
         exception is a panic: a defect that a re-run would meet again.
+        """
+        ...
+
+
+@runtime_checkable
+class StandingRunner(Runner, Protocol):
+    """A runner that keeps something for as long as a tenure lasts. Made for one tenure, and started and ended once."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a turn can run now. While it cannot, the seat's inbox is held."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why none can, in a sentence for people; None while all is well or well under way."""
+        ...
+
+    def start(self, fence: Fence, on_change: Callable[[], None]) -> None:
+        """Begin; does not wait. `on_change` is told whenever `is_ready` or `trouble` may have changed."""
+        ...
+
+    async def end(self) -> None:
+        """End all that it keeps, and return when it was seen to end. No turn runs.
+
+        Raises:
+            ProgramUnproven: something may be left; call again.
         """
         ...

@@ -7,14 +7,15 @@ Does not: screening, the ledger, settling the delivery.
 from collections.abc import Mapping
 from typing import assert_never
 
-from crewlet.company.model import CommandRunner, ScriptRunner, Seat
+from crewlet.company.model import CommandRunner, PythonRunner, ScriptRunner, Seat
 from crewlet.ports.clock import Clock
 from crewlet.ports.programs import Programs
 from crewlet.turns.runners.command import CommandTurns, ProgramBroke, minimal_env
+from crewlet.turns.runners.python import PythonTurns
 from crewlet.turns.runners.script import ScriptTurns
 from crewlet.turns.turn import Runner
 
-__all__ = ["CommandTurns", "ProgramBroke", "ScriptTurns", "minimal_env", "runner_for"]
+__all__ = ["CommandTurns", "ProgramBroke", "PythonTurns", "ScriptTurns", "minimal_env", "runner_for"]
 
 
 def runner_for(
@@ -31,5 +32,7 @@ def runner_for(
             return ScriptTurns(clock=clock)
         case CommandRunner():
             return CommandTurns(programs, clock=clock, base_env=base_env, default_cwd=default_cwd)
+        case PythonRunner():
+            return PythonTurns(seat, programs, clock=clock, base_env=base_env)
         case _:
             assert_never(seat.runner)
