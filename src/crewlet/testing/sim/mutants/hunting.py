@@ -1,0 +1,31 @@
+"""The search for seeds that catch a planted bug."""
+
+from dataclasses import dataclass, replace
+
+from crewlet.testing.sim.mutants.planting import planted
+from crewlet.testing.sim.world import SAFETY, SimOptions, SimReport, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """Where a planted bug is caught.
+
+    Attributes:
+        options: the simulation.
+        code: its exit code.
+        promise: what its finding begins with.
+    """
+
+    options: SimOptions
+    code: int = SAFETY
+    promise: str = ""
+
+
+def hunt(name: str, options: SimOptions, seeds: range) -> SimReport | None:
+    """The first of these seeds that catches a planted bug."""
+    with planted(name):
+        for seed in seeds:
+            report = simulate(replace(options, seed=seed))
+            if report.code:
+                return report
+    return None

@@ -1,0 +1,93 @@
+"""Bugs of leases: of claims, renewals, lapses and the protocol gate."""
+
+# The replacements reach into private parts on purpose: that is where the bugs they stand for would be.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
+import asyncio
+import sys
+from collections.abc import Awaitable
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+from unittest.mock import patch
+
+from crewlet.ports.cells import Entry
+from crewlet.seats import claim, gate, records
+from crewlet.seats.claim import Claims
+from crewlet.seats.heartbeat import Heartbeat
+from crewlet.seats.holds import Hold
+from crewlet.seats.leases import LeaseStore
+from crewlet.seats.records import EpochRecord, Found
+from crewlet.testing.sim.mutants.planting import plant, put
+
+
+@plant("no give-back on cancel")
+def _no_give_back(stack: ExitStack) -> None:
+    async def nothing() -> None:
+        return
+
+    def give_back(self: Claims, attempt: Any) -> Awaitable[None]:
+        if isinstance(sys.exc_info()[1], asyncio.CancelledError):
+            return nothing()
+        return original(self, attempt)
+
+    original = put(stack, Claims, "_give_back", give_back)
+
+
+@plant("no give-back at all")
+def _no_give_back_at_all(stack: ExitStack) -> None:
+    async def give_back(self: Claims, attempt: Any) -> None:
+        return
+
+    put(stack, Claims, "_give_back", give_back)
+
+
+@plant("renew counted from the reply")
+def _renew_from_reply(stack: ExitStack) -> None:
+    def renewed(self: Heartbeat, tenure: Any, sent_at: float) -> None:
+        original(self, tenure, self._context.clock.elapsed())
+
+    original = put(stack, Heartbeat, "_renewed", renewed)
+
+
+@plant("epochs forgotten")
+def _epochs_forgotten(stack: ExitStack) -> None:
+    def decode(entry: Entry | None) -> EpochRecord:
+        return EpochRecord()
+
+    put(stack, claim, "decode_epoch", decode)
+
+
+@plant("lapse judged early")
+def _lapse_judged_early(stack: ExitStack) -> None:
+    def judge(entry: Entry, store_now: datetime, age_s: float) -> Found:
+        return original(entry, store_now, age_s * 0.7)
+
+    original = records.judge
+    for module in ("crewlet.seats.table.judge", "crewlet.seats.records.judge"):
+        stack.enter_context(patch(module, judge))
+
+
+@plant("gate blind to presence")
+def _gate_blind(stack: ExitStack) -> None:
+    put(stack, gate, "_COUNTED", (records.prefix_of("seat"),))
+
+
+@plant("own lapsed tenure taken up again")
+def _taken_up_again(stack: ExitStack) -> None:
+    def is_over(self: Any, key: str, owner: str, epoch: int) -> bool:
+        return False
+
+    stack.enter_context(patch("crewlet.seats.leases.LeaseStore._is_over", is_over))
+
+
+@plant("late renewal taken for a tenure")
+def _late_renewal(stack: ExitStack) -> None:
+    async def give_back_late(self: LeaseStore, hold: Any, revision: int) -> None:
+        return
+
+    def ended_before(self: Hold, look: Any, found: Any) -> bool:
+        return False
+
+    put(stack, LeaseStore, "_give_back_late", give_back_late)
+    put(stack, Hold, "ended_before", ended_before)
