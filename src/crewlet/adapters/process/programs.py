@@ -19,6 +19,7 @@ from typing import IO
 import structlog
 
 from crewlet.adapters.process import tree
+from crewlet.adapters.process.marks import MarkBook
 from crewlet.adapters.process.pipes import ErrorPipe, InputPipe, OutputPipe
 from crewlet.ports.errors import Misuse
 from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec, ProgramUnproven
@@ -28,6 +29,7 @@ _log = structlog.get_logger()
 _PROOF_S = 5.0
 _REAP_EVERY_S = 2.0
 _POLL_S = 0.02
+_CLEAN_LOOKS = 3
 
 
 class LocalPrograms(Programs):
@@ -41,10 +43,12 @@ class LocalPrograms(Programs):
 
     Args:
         proof_s: how long `end()` looks for the last process to go before it says that it cannot prove it.
+        marks: where the marks of the programs that run are kept; None keeps none, and `end_left` finds nothing.
     """
 
-    def __init__(self, *, proof_s: float = _PROOF_S) -> None:
+    def __init__(self, *, proof_s: float = _PROOF_S, marks: MarkBook | None = None) -> None:
         self._proof_s = proof_s
+        self._marks = marks
         self._running: dict[int, LocalProgram] = {}
         self._reaping: asyncio.TimerHandle | None = None
         self.adopts_orphans = tree.adopt_orphans()
@@ -66,14 +70,45 @@ class LocalPrograms(Programs):
         if not spec.argv:
             raise Misuse("a program needs at least its own name")
         mark, earlier = tree.new_mark(), tree.children_now()
+        if self._marks is not None:
+            self._marks.add(mark)
         process = _start(spec, mark)
-        program = LocalProgram(process, spec, tree.tree_of(process.pid, mark, earlier), self._proof_s, self._forget)
+
+        def forget(pid: int) -> None:
+            self._forget(pid, mark)
+
+        program = LocalProgram(process, spec, tree.tree_of(process.pid, mark, earlier), self._proof_s, forget)
         self._running[process.pid] = program
         if self._reaping is None:
             self._reap_later()
         return program
 
-    def _forget(self, pid: int) -> None:
+    async def end_left(self) -> None:
+        """End what programs of an earlier incarnation left: it died, and they had left its tree.
+
+        Linux only. A process that cannot be seen to end is an alarm (`left_programs_unproven`), and is looked for again
+        at the next start.
+        """
+        if self._marks is None or not self._marks.left:
+            return
+        ended: set[int] = set()
+        give_up_at = time.monotonic() + self._proof_s
+        clean_looks = 0
+        while clean_looks < _CLEAN_LOOKS:
+            left = tree.strike_marked(self._marks.left)
+            ended |= left
+            clean_looks = 0 if left else clean_looks + 1
+            if left and time.monotonic() > give_up_at:
+                _log.error("left_programs_unproven", left=sorted(left))
+                return
+            await asyncio.sleep(0.01)
+        self._marks.forget_left()
+        if ended:
+            _log.warning("left_programs_ended", pids=sorted(ended))
+
+    def _forget(self, pid: int, mark: int) -> None:
+        if self._marks is not None:
+            self._marks.drop(mark)
         del self._running[pid]
         if not self._running and self._reaping is not None:
             self._reaping.cancel()

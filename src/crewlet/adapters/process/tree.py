@@ -23,7 +23,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from secrets import randbelow
 from typing import ClassVar, NamedTuple, Protocol
@@ -115,6 +115,24 @@ def tree_of(root: int, mark: int, earlier: frozenset[Child]) -> Tree:
     return _MarkedTree(root, mark, earlier) if _IS_LINUX else _GroupTree(root)
 
 
+def strike_marked(marks: frozenset[int]) -> frozenset[int]:
+    """Kill every process that carries one of these marks, whoever's child it has become, but none of this one's own.
+
+    Returns:
+        The process ids that were seen. What forks without a pause may be missed by a single look.
+    """
+    if not _IS_LINUX:
+        return frozenset()
+    marks -= {_UNMARKED, _mark_of(os.getpid())}
+    seen: set[int] = set()
+    for _ in range(_FAST_ROUNDS):
+        killed = _kill_carriers(marks)
+        seen |= killed
+        if not killed:
+            break
+    return frozenset(seen)
+
+
 class _MarkedTree:
     """Linux."""
 
@@ -139,7 +157,7 @@ class _MarkedTree:
                 # At one instant for the whole group: a storm of forks inside it cannot outrun this.
                 os.killpg(self._root, signal.SIGKILL)
         for _ in range(_FAST_ROUNDS):
-            if not self._kill_marked():
+            if not _kill_carriers(self._marks):
                 break
         # One clean pass proves it. Each living process of the program hangs on a child of ours that is of the program
         # too; only we can reap that child, we do not while looking, so the listing cannot have missed it.
@@ -153,17 +171,6 @@ class _MarkedTree:
     def reap_orphans(self) -> None:
         me = os.getpid()
         self._bury(p for p in _snapshot() if p.is_dead and p.ppid == me and _mark_of(p.pid) in self._marks)
-
-    def _kill_marked(self) -> bool:
-        """Kill all that carry a mark, newest first: what forks without a pause is found at the high end."""
-        killed = False
-        for pid in reversed(_process_ids()):
-            if _mark_of(pid) in self._marks:
-                process = _read(pid)
-                if process is not None and not process.is_dead:
-                    _kill(process)
-                    killed = True
-        return killed
 
     def _members(self, processes: list[_Process]) -> list[_Process]:
         marks = {p.pid: _mark_of(p.pid) for p in processes}
@@ -240,6 +247,18 @@ class _GroupTree:
 
     def reap_orphans(self) -> None:
         """Orphans go to the system's first process here."""
+
+
+def _kill_carriers(marks: Container[int]) -> set[int]:
+    """Kill all that carry such a mark, newest first: what forks without a pause is found at the high end."""
+    killed: set[int] = set()
+    for pid in reversed(_process_ids()):
+        if _mark_of(pid) in marks:
+            process = _read(pid)
+            if process is not None and not process.is_dead:
+                _kill(process)
+                killed.add(pid)
+    return killed
 
 
 def _kill(process: _Process) -> None:
