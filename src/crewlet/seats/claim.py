@@ -35,6 +35,8 @@ from crewlet.seats.table import LeaseTable, Look
 _ROUNDS = 64
 _SIBLING_POLL_S = 0.02
 _RETRY_S = 0.1
+_GIVE_BACK_S = 15.0
+"""The leases of duties live for hours, and no node can take so long to stop."""
 
 _log = structlog.get_logger()
 
@@ -139,7 +141,7 @@ class Claims:
             Unavailable: it is not known to have won. What it wrote has been given back, unless the store refused that
                 too; a tenure that did commit stays, for the owner to claim again.
 
-        Cancellation: gives back first, for at most a third of the bucket's age.
+        Cancellation: gives back first, for at most a third of the bucket's age, and 15 s.
         """
         wait_until = self._clock.elapsed() + self._give_back_limit_s
         lapsed: set[int] = set()
@@ -171,7 +173,7 @@ class Claims:
 
     @property
     def _give_back_limit_s(self) -> float:
-        return self._table.age_s / 3
+        return min(self._table.age_s / 3, _GIVE_BACK_S)
 
     def _is_ungiven(self, key: str, live: Found) -> bool:
         """Whether it is the leftover of a call of this process that is over, and could not take it back."""

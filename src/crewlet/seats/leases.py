@@ -118,8 +118,8 @@ class LeaseStore:
             Misuse: an argument is outside its range.
             Unavailable: it is not known to be granted. Claim again to find out.
 
-        Cancellation: what was written is given back first, which takes at most a third of the bucket's age. A claim
-            that was granted in the same moment stays, for the owner to claim again or to lapse.
+        Cancellation: what was written is given back first, which takes at most a third of the bucket's age, and 15 s.
+            A claim that was granted in the same moment stays, for the owner to claim again or to lapse.
         """
         key = key_of(resource)
         _check_owner(owner)
