@@ -111,7 +111,8 @@ def _ending(turn: Turn | SyncTurn, call: Callable[[], object]) -> tuple[Message,
     except BaseException as error:  # noqa: BLE001 -- the user's function may raise what it likes
         traceback.print_exc()
         # What is no Exception asks the process to end, and may have broken its event loop.
-        return {"raised": {"detail": described(error)}}, isinstance(error, Exception)
+        goes_on = isinstance(error, Exception)
+        return {"raised": {"detail": described(error), "ends": not goes_on}}, goes_on
 
 
 def _is_async(function: Callable[[Any], Any]) -> bool:

@@ -38,6 +38,7 @@ Breakage = Literal[
     "worker_not_ready",
     "worker_exited",
     "function_raised",
+    "function_exited",
 ]
 
 
@@ -100,8 +101,8 @@ class Conversation:
                     raise self.broke("program_unknown_version", problem, program)
             case protocol.OutcomeLine(result):
                 return result
-            case protocol.RaisedLine(detail):
-                raise ProgramBroke("function_raised", detail)
+            case protocol.RaisedLine(detail, ends):
+                raise ProgramBroke("function_exited" if ends else "function_raised", detail)
             case protocol.BadLine(reason):
                 raise self.broke("program_bad_line", reason, program)
             case protocol.ReadyLine() | protocol.BrokenLine():

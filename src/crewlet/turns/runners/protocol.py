@@ -85,9 +85,10 @@ class BrokenLine:
 
 @dataclass(frozen=True, slots=True)
 class RaisedLine:
-    """A worker's function ended its turn without an outcome."""
+    """A worker's function ended its turn without an outcome. `ends`: it asked for the end of its process too."""
 
     detail: str
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,13 @@ class _Broken(msgspec.Struct, frozen=True):
     broken: _Detail
 
 
+class _RaisedBody(msgspec.Struct, frozen=True):
+    detail: str
+    ends: bool = False
+
+
 class _Raised(msgspec.Struct, frozen=True):
-    raised: _Detail
+    raised: _RaisedBody
 
 
 _Message = _Outcome | _Progress | _Answered | _Send | _Call | _Check | _Usage | _Version | _Ready | _Broken | _Raised
@@ -312,7 +318,7 @@ def _line(body: _Message, conversation: str) -> WorkerLine:
         case _Broken(broken):
             return BrokenLine(broken.detail)
         case _Raised(raised):
-            return RaisedLine(raised.detail)
+            return RaisedLine(raised.detail, raised.ends)
         case _:
             assert_never(body)
 

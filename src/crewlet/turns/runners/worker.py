@@ -144,8 +144,8 @@ class SeatWorker:
         Raises:
             _NotLoaded: it says that it cannot get it, or has ended, or is silent for too long.
         """
-        answer = self._tasks.start(self._first_word(program), "loading", is_joined=True)
-        bound = self._tasks.start(self._clock.sleep(LOAD_LIMIT_S), "loading: bound")
+        answer = asyncio.create_task(self._first_word(program))
+        bound = asyncio.create_task(self._clock.sleep(LOAD_LIMIT_S))
         try:
             await asyncio.wait((answer, bound), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -154,6 +154,7 @@ class SeatWorker:
         finally:
             answer.cancel()
             bound.cancel()
+            await asyncio.gather(answer, bound, return_exceptions=True)
 
     async def _first_word(self, program: Program) -> None:
         try:
