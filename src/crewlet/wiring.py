@@ -40,6 +40,7 @@ from crewlet.supervisor.page import PAGE_ENV, PageDeadline
 from crewlet.supervisor.parent import BROKER_TOKEN_ENV, BROKER_URL_ENV
 from crewlet.supervisor.watchdog import Watchdog
 from crewlet.turns.runners import minimal_env
+from crewlet.turns.runners.llm import refuse_without_extra
 from crewlet.web.app import create_app
 from crewlet.web.server import serve
 
@@ -56,9 +57,11 @@ def run_node(settings: Settings, company: Company) -> int:
         0 after a drain, 1 when the broker could not be reached in time.
 
     Raises:
-        ConfigRefused: the settings do not fit this machine or broker.
+        ConfigRefused: the settings do not fit this machine or broker, or the company needs an extra that is missing.
     """
     configure_logs(level=settings.logging.level, form=settings.logging.format)
+    if "seats" in settings.node.roles:
+        refuse_without_extra(company.seats)
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     try:
         with _data_dir_locked(settings.node.data_dir):
@@ -205,6 +208,7 @@ def _node_config(settings: Settings, owner: str) -> NodeConfig:
         program_env=minimal_env(os.environ),
         company_dir=str(settings.company.parent),
         removed_seat_grace_s=settings.mail.removed_seat_grace_seconds,
+        variable=os.environ.get,
     )
 
 

@@ -130,7 +130,7 @@ REFUSED = {
     "unknown key, far": (
         role("    zzz: 1"),
         "c.yaml:4: roles[0].zzz: this key is not known; "
-        "the keys here are handle, kind, placement, runner, title, unit.",
+        "the keys here are handle, kind, placement, runner, title, tools, unit.",
     ),
     "roles no list": (
         "name: x\nroles: {a: 1}",
@@ -204,7 +204,7 @@ REFUSED = {
     ),
     "no runner type": (
         role("    runner: {command: x}"),
-        "c.yaml:4: roles[0].runner: 'type' is missing; write `type: command`, `type: python` or `type: script`.",
+        "c.yaml:4: roles[0].runner: 'type' is missing; write `type: llm`, `type: python`, `type: command` or `type: script`.",
     ),
     "unknown runner type": (
         role("    runner: {type: comand}"),

@@ -1,13 +1,15 @@
 """`crewlet validate`: hold both files against every rule, without starting anything."""
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, load
 from crewlet.cli.printing import print_facts, print_json
-from crewlet.company.model import CommandRunner, Company, ScriptRunner
+from crewlet.company.model import CommandRunner, Company, LlmRunner, ScriptRunner
 from crewlet.node.settings import Settings
 
 
@@ -34,12 +36,19 @@ def validate(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Outpu
 
 def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
     """What is allowed and yet hardly meant, as seen from this machine."""
+    llm_seats = [seat.handle for seat in company.seats if isinstance(seat.runner, LlmRunner)]
+    if llm_seats and find_spec("pydantic_ai") is None:
+        yield f"seat {llm_seats[0]!r} is an llm seat, and the extra `llm` is not installed here."
     for seat in company.seats:
         match seat.runner:
             case ScriptRunner(steps=()):
                 yield f"seat {seat.handle!r} has no steps to run: its mail is finished without any work."
             case CommandRunner(command=(program, *_), cwd=cwd) if not _is_found(program, cwd):
                 yield f"seat {seat.handle!r} runs {program!r}, which is not on this machine."
+            case LlmRunner(models=models):
+                for model in models:
+                    if model.api_key is not None and not os.environ.get(model.api_key):
+                        yield f"seat {seat.handle!r} takes its key from {model.api_key}, which is not set here."
             case _:
                 pass
         if settings.coordination.type == "local" and not seat.placement.matches(settings.node.id, settings.node.labels):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from crewlet.company.commands import read_command, read_cwd, read_env
+from crewlet.company.llm import LLM_KEYS, read_llm
 from crewlet.company.model import CommandRunner, Company, Placement, Runner, ScriptRunner, Seat
 from crewlet.company.pythonseat import PYTHON_KEYS, read_python
 from crewlet.company.rules import read_handle, read_labels, read_node_id
@@ -148,9 +149,11 @@ def _read_placement(field: Field) -> Placement:
 
 
 def _read_runner(field: Field, folder: Path | None, sends: Sends) -> Runner:
-    known = {*_COMMAND_KEYS, *_SCRIPT_KEYS, *PYTHON_KEYS}
-    kind = field.block(known).require("type", "write `type: command`, `type: python` or `type: script`")
-    match kind.choice(("command", "python", "script")):
+    known = {*_COMMAND_KEYS, *_SCRIPT_KEYS, *PYTHON_KEYS, *LLM_KEYS}
+    kind = field.block(known).require("type", "write `type: llm`, `type: python`, `type: command` or `type: script`")
+    match kind.choice(("llm", "python", "command", "script")):
+        case "llm":
+            return read_llm(field.block(LLM_KEYS))
         case "command":
             return _read_command(field.block(_COMMAND_KEYS), folder)
         case "python":

@@ -50,6 +50,7 @@ class CommandRunner:
         timeout_s: a turn that takes longer is ended and fails; None sets no limit.
     """
 
+    kind: ClassVar[str] = "command"
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     cwd: str | None = None
@@ -111,10 +112,58 @@ ScriptStep = Reply | Send | Sleep | Fail
 class ScriptRunner:
     """A deterministic playbook, for demonstrations, tests and simulations. It shows as `script` wherever it appears."""
 
+    kind: ClassVar[str] = "script"
     steps: tuple[ScriptStep, ...] = ()
 
 
-Runner = CommandRunner | PythonRunner | ScriptRunner
+Setting = float | int | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class LlmModel:
+    """One model and how it is reached.
+
+    Attributes:
+        name: `provider:model`, as Pydantic AI names them.
+        base_url: an address other than the provider's own; under `openai:` any server that speaks its chat API.
+        api_key: the name of the node's variable that holds the key; None leaves it to the provider, which reads one of
+            its own, and sends none to a `base_url`.
+    """
+
+    name: str
+    base_url: str | None = None
+    api_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LlmRunner:
+    """A language model with tools.
+
+    Attributes:
+        model: the one to ask.
+        fallback: those to ask, in this order, while it does not answer.
+        instructions: what the seat is to do, and how.
+        max_rounds: a turn without an outcome after so many rounds fails.
+        timeout_s: a request without its whole answer in that time is given up, and made again.
+        is_streamed: answers are taken as they come, so that a long one shows as progress.
+        settings: passed to each request, by Pydantic AI's names; what a provider does not know, it is not sent.
+    """
+
+    kind: ClassVar[str] = "llm"
+    model: LlmModel
+    fallback: tuple[LlmModel, ...] = ()
+    instructions: str = ""
+    max_rounds: int = 24
+    timeout_s: float = 600.0
+    is_streamed: bool = True
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
+
+    @property
+    def models(self) -> tuple[LlmModel, ...]:
+        return (self.model, *self.fallback)
+
+
+Runner = CommandRunner | PythonRunner | ScriptRunner | LlmRunner
 
 
 @dataclass(frozen=True, slots=True)

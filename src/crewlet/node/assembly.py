@@ -86,6 +86,10 @@ class Ports:
     is_watched: bool = True
 
 
+def _no_variable(name: str) -> None:
+    del name
+
+
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """What one node is.
@@ -102,6 +106,7 @@ class NodeConfig:
         handoff_wait_s: how long a hand-over other than a drain waits for the running turn.
         lease_protocol: what holding a lease means to this build.
         removed_seat_grace_s: how long the mail of a seat that left the company is kept.
+        variable: the value of a variable of this node by its name, for what the company document refers to.
     """
 
     node_id: str
@@ -115,6 +120,7 @@ class NodeConfig:
     handoff_wait_s: float = 600.0
     lease_protocol: int = LEASE_PROTOCOL
     removed_seat_grace_s: float = GRACE_S
+    variable: Callable[[str], str | None] = _no_variable
 
 
 class Node:
@@ -349,8 +355,10 @@ class Node:
             seat,
             programs=self._ports.programs,
             clock=self._ports.clock,
+            entropy=self._ports.entropy,
             base_env=self._config.program_env,
             default_cwd=self._config.company_dir,
+            variable=self._config.variable,
         )
 
     async def _make_mailboxes(self, company: Company) -> None:

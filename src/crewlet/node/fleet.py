@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 
-from crewlet.company.model import CommandRunner, Company, Seat
+from crewlet.company.model import Company, Seat
 from crewlet.node.status import FleetSnapshot, NodeSnapshot, PauseSnapshot, SeatSnapshot, Unplaceable
 from crewlet.ports.cells import Cells
 from crewlet.ports.errors import Unavailable
@@ -86,7 +86,7 @@ def _seat(seat: Seat, lease: Lease | None, now: datetime, pause: PauseSnapshot |
     return SeatSnapshot(
         handle=seat.handle,
         title=seat.title,
-        runner="command" if isinstance(seat.runner, CommandRunner) else "script",
+        runner=seat.runner.kind,
         placement=str(seat.placement),
         node=lease.owner.rpartition(":")[0] if lease else None,
         owner=lease.owner if lease else None,

@@ -1,0 +1,157 @@
+"""The tools of a turn as Pydantic AI takes them, and what is wrong with a model's calls of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import jsonschema
+from jsonschema.validators import validator_for
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_ai import RunContext
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_core import SchemaValidator, core_schema
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from crewlet.ports.tools import ToolInfo
+from crewlet.turns.runners.llm.prompt import SUBMIT_TOOL
+from crewlet.turns.toolbox import MAX_ARGUMENT_BYTES
+from crewlet.turns.turn import Tools, TurnResult
+
+_DETAIL_CHARS = 1_000
+_PROBLEM_CHARS = 300
+_ENDLESS = 1_000_000
+"""Retries that Pydantic AI may count: how often a model may be wrong is `rounds`' to say."""
+
+_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+_NOTHING_ELSE: Registry[Any] = Registry()
+"""A schema that refers to others elsewhere does not make this node fetch them."""
+
+
+class Submission(BaseModel):
+    """The end of a turn."""
+
+    outcome: Literal["delivered", "no_action", "blocked"] = Field(
+        description="delivered: the work is done. no_action: there was nothing to do. blocked: you cannot go on."
+    )
+    summary: str = Field(min_length=1, description="What was done, or why not, in a sentence or two for people.")
+    evidence: list[str] = Field(
+        default=[],
+        description="What shows it: ids of mail sent, paths, addresses. At least one, unless the outcome is no_action.",
+    )
+
+    def problem(self) -> str | None:
+        """Why this cannot stand; None when it can."""
+        if self.outcome != "no_action" and not any(item.strip() for item in self.evidence):
+            return f"the outcome {self.outcome} needs evidence: name at least one thing that a colleague can check"
+        return None
+
+    def result(self) -> TurnResult:
+        shown = "; ".join(item for item in self.evidence if item.strip())
+        return TurnResult(self.outcome, one_line(f"{self.summary} [{shown}]" if shown else self.summary))
+
+
+def one_line(text: str) -> str:
+    """A text as the detail of an outcome."""
+    line = " ".join(text.split())
+    return line if len(line) <= _DETAIL_CHARS else f"{line[:_DETAIL_CHARS]}…"
+
+
+class TurnTools(AbstractToolset[object]):
+    """A turn's tools. All calls go through the turn's own, one after another, in the model's order.
+
+    Attributes:
+        done: calls that were made and did not fail.
+    """
+
+    def __init__(self, tools: Tools | None) -> None:
+        self._tools = tools
+        self._infos = {info.name: info for info in _callable(tools)}
+        self.done = 0
+
+    @property
+    def id(self) -> str:
+        return "turn"
+
+    @property
+    def infos(self) -> Mapping[str, ToolInfo]:
+        return self._infos
+
+    async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
+        return {
+            name: ToolsetTool(toolset=self, tool_def=_definition(info), max_retries=_ENDLESS, args_validator=_OBJECT)
+            for name, info in self._infos.items()
+        }
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[object], tool: ToolsetTool[object]
+    ) -> str:
+        assert self._tools is not None
+        problem = violation(self._infos[name].schema, tool_args)
+        if problem is not None:
+            return f"The call was not made: {problem}"
+        answer = await self._tools.call(name, tool_args)
+        if not answer.is_error:
+            self.done += 1
+            return answer.text
+        return f"The call failed: {answer.text}"
+
+
+def bad_calls(response: ModelResponse, infos: Mapping[str, ToolInfo]) -> Iterator[str]:
+    """What is wrong with the calls in an answer: no such tool, no JSON object, or not what the tool's schema asks."""
+    for part in response.parts:
+        if isinstance(part, ToolCallPart):
+            problem = _problem_of(part, infos)
+            if problem is not None:
+                yield f"{part.tool_name}: {problem}"
+
+
+def oversized_call(response: ModelResponse) -> str | None:
+    """The tool of a call that is larger than any that would be made."""
+    for part in response.parts:
+        if isinstance(part, ToolCallPart) and len(part.args_as_json_str()) > MAX_ARGUMENT_BYTES:
+            return part.tool_name
+    return None
+
+
+def violation(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
+    """Where arguments break a schema. One that cannot be read breaks none: the tool itself decides."""
+    try:
+        kind: Any = validator_for(schema, default=jsonschema.Draft202012Validator)
+        error = next(kind(schema, registry=_NOTHING_ELSE).iter_errors(arguments), None)
+    except (jsonschema.SchemaError, Unresolvable, TypeError, ValueError, AttributeError, KeyError):
+        return None
+    if error is None:
+        return None
+    place = "/".join(str(step) for step in error.absolute_path)
+    text = f"{place}: {error.message}" if place else str(error.message)
+    return text[:_PROBLEM_CHARS]
+
+
+def _problem_of(part: ToolCallPart, infos: Mapping[str, ToolInfo]) -> str | None:
+    try:
+        arguments = part.args_as_dict(raise_if_invalid=True)
+    except (ValueError, AssertionError):
+        return "its arguments are not a JSON object"
+    if part.tool_name == SUBMIT_TOOL:
+        try:
+            return Submission.model_validate(arguments).problem()
+        except ValidationError as error:
+            return str(error.errors()[0]["msg"])
+    info = infos.get(part.tool_name)
+    return "there is no such tool" if info is None else violation(info.schema, arguments)
+
+
+def _callable(tools: Tools | None) -> Sequence[ToolInfo]:
+    """All but the one by which a turn of this kind ends, which is this runner's own."""
+    return [info for info in tools.infos if info.name != SUBMIT_TOOL] if tools is not None else ()
+
+
+def _definition(info: ToolInfo) -> ToolDefinition:
+    return ToolDefinition(
+        name=info.name,
+        description=info.description,
+        parameters_json_schema={"type": "object", **info.schema},
+        sequential=True,
+    )
