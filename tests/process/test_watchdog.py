@@ -18,23 +18,29 @@ import asyncio, re, sys, time
 from crewlet.kit.beats import Beats
 from crewlet.supervisor.watchdog import Watchdog
 
+async def turn(beat, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        beat.stamp()
+        await asyncio.sleep(0.05)
+
 async def main(how):
-    beats = Beats(time.monotonic, 1.0)
+    beats = Beats(time.monotonic, 1.5)
     beat = beats.of("heartbeat")
-    with Watchdog(beats.worst, threshold_s=1.0, poll_s=beats.beat_s, dies_at_thaw=True):
-        await beats.rest(beat, time.monotonic() + 0.5, asyncio.sleep)
+    with Watchdog(beats.worst, threshold_s=beats.threshold_s, poll_s=beats.beat_s, dies_at_thaw=True):
+        await turn(beat, 0.3)
         print("beating", flush=True)
         if how == "blocked":
             time.sleep(60)
         elif how == "lock held":
             re.match(r"(a+)+$", "a" * 64 + "b")
         elif how == "stopped":
-            await beats.rest(beat, time.monotonic() + 60, asyncio.sleep)
+            await turn(beat, 60)
         elif how == "loop ended":
             beat.stop()
-            time.sleep(1.8)
+            time.sleep(2.5)
     print("left in peace", flush=True)
-    time.sleep(1.8)
+    time.sleep(2.5)
 
 asyncio.run(main(sys.argv[1]))
 """
@@ -58,7 +64,7 @@ def test_a_blocked_loop_ends_with_75_and_one_line() -> None:
         out, err = process.communicate(timeout=_LIMIT_S)
         assert (process.returncode, out) == (75, "")
         (line,) = err.splitlines()
-        assert "watchdog: the heartbeat loop has not turned for 1." in line and "exiting with code 75" in line
+        assert "watchdog: the heartbeat loop has not turned for " in line and "exiting with code 75" in line
 
 
 def test_a_held_interpreter_lock_ends_with_all_stacks() -> None:
@@ -71,7 +77,7 @@ def test_a_held_interpreter_lock_ends_with_all_stacks() -> None:
 def test_a_process_that_was_frozen_past_the_threshold_dies_at_the_thaw_before_it_runs_a_line() -> None:
     with node("stopped") as process:
         process.send_signal(signal.SIGSTOP)
-        time.sleep(1.8)
+        time.sleep(2.5)
         process.send_signal(signal.SIGCONT)
         out, _ = process.communicate(timeout=_LIMIT_S)
         assert process.returncode in (-signal.SIGALRM, 1) and out == ""
