@@ -42,7 +42,8 @@ class _Following(Generic[R]):
         self._cells = cells
         self._make_rows = make_rows
         self.rows = make_rows()
-        self._since_level = make_rows()
+        # Oldest write first. Only a watch that starts over needs them, so they become rows no sooner.
+        self._since_level: dict[str, Entry] = {}
         self._seen = 0
         self._seen_since_level = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -58,11 +59,12 @@ class _Following(Generic[R]):
                         case Put(entry):
                             self._see(entry.revision)
                             self.rows.put(entry)
-                            self._since_level.put(entry)
+                            self._since_level.pop(entry.key, None)
+                            self._since_level[entry.key] = entry
                         case Gone(key, revision):
                             self._see(revision)
                             self.rows.remove(key)
-                            self._since_level.remove(key)
+                            self._since_level.pop(key, None)
                         case Level():
                             self._level(event)
                         case _:
@@ -92,9 +94,11 @@ class _Following(Generic[R]):
 
     def _level(self, level: Level) -> None:
         if level.is_reset:
-            self.rows, self._seen = self._since_level, self._seen_since_level
+            self.rows, self._seen = self._make_rows(), self._seen_since_level
+            for entry in self._since_level.values():
+                self.rows.put(entry)
         self._seen = max(self._seen, level.revision)
-        self._since_level, self._seen_since_level = self._make_rows(), 0
+        self._since_level, self._seen_since_level = {}, 0
         self.is_filled = True
 
     def _wake(self) -> None:
