@@ -18,13 +18,16 @@ from crewlet.mail.outbox import Outbox, decode
 from crewlet.mail.screening import Posture
 from crewlet.ports.cells import Cells, Unknown, WriteResult
 from crewlet.ports.errors import Unavailable
+from crewlet.ports.history import Happening, NoHistory
 from crewlet.ports.mail import Delivery, Mail, Outcome, Published, Settling
 from crewlet.ports.term import Term
+from crewlet.ports.tools import ToolServer
 from crewlet.seats.fence import SeatFence
 from crewlet.testing.virtual import VirtualClock
 from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.record import TurnNote
 from crewlet.turns.slots import Slots
+from crewlet.turns.spending import Spending
 from crewlet.turns.turn import Turn, TurnResult
 
 Script = Callable[[Turn], Awaitable[TurnResult]]
@@ -70,10 +73,41 @@ class FakeRunner:
         return await self.script(turn)
 
 
+class Remembering(NoHistory):
+    """A history that keeps all in a list."""
+
+    def __init__(
+        self,
+        on_keep: Callable[[Happening], None] | None = None,
+        before_keep: Callable[[Happening], Awaitable[None]] | None = None,
+    ) -> None:
+        self.kept: list[Happening] = []
+        self._on_keep = on_keep
+        self._before_keep = before_keep
+
+    def note(self, happening: Happening) -> None:
+        self.kept.append(happening)
+
+    async def keep(self, happening: Happening) -> None:
+        if self._before_keep is not None:
+            await self._before_keep(happening)
+        self.kept.append(happening)
+        if self._on_keep is not None:
+            self._on_keep(happening)
+
+
 class Desk:
     """`owned` is what may_start answers; `fence` the present tenure's, or None."""
 
-    def __init__(self, script: Script | None = None, *, slots: Slots | None = None, handle: str = "alice") -> None:
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        slots: Slots | None = None,
+        handle: str = "alice",
+        servers: Sequence[ToolServer] = (),
+        spending: Spending | None = None,
+    ) -> None:
         self.clock = VirtualClock()
         self.handle = handle
         self.owned: int | None = 7
@@ -86,6 +120,9 @@ class Desk:
         self.mail = FakeMail()
         self.runner = FakeRunner(script or done)
         self.slots = slots or Slots()
+        self.history = Remembering()
+        self.servers = servers
+        self.spending = spending
         self.cells: Cells | None = None
         self.logs: list[dict[str, Any]] = []
         company = Company("acme", seats=(Seat(handle), Seat("bob"), Seat("carol")))
@@ -111,6 +148,9 @@ class Desk:
             slots=self.slots,
             clock=self.clock,
             entropy=SystemEntropy(),
+            history=self.history,
+            spending=self.spending,
+            servers=lambda: self.servers,
             on_turn=self._watch,
         )
         return self

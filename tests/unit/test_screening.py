@@ -4,9 +4,9 @@ from collections.abc import Collection
 
 import pytest
 
-from crewlet.mail.screening import NO_ENGINE, PAUSES_UNREAD, SANDBOX, SEAT_PAUSED, Posture, screen
+from crewlet.mail.screening import BUDGET_WINDOW, NO_ENGINE, PAUSES_UNREAD, SANDBOX, SEAT_PAUSED, Posture, screen
 
-EVERYTHING = (SANDBOX, "budget_window", NO_ENGINE, SEAT_PAUSED, PAUSES_UNREAD)
+EVERYTHING = (BUDGET_WINDOW, SANDBOX, NO_ENGINE, SEAT_PAUSED, PAUSES_UNREAD)
 
 
 @pytest.mark.proves("IN-01")
@@ -18,7 +18,8 @@ EVERYTHING = (SANDBOX, "budget_window", NO_ENGINE, SEAT_PAUSED, PAUSES_UNREAD)
         (True, EVERYTHING[:-1], "shed", SEAT_PAUSED, True),
         (True, EVERYTHING[:-2], "shed", NO_ENGINE, True),
         (True, EVERYTHING[:-3], "shed", SANDBOX, True),
-        (True, ("budget_window", "another"), "shed", "another", True),
+        (True, ("another", BUDGET_WINDOW), "shed", BUDGET_WINDOW, True),
+        (True, ("one", "another"), "shed", "another", True),
         (True, (), "shed", "shed", False),
         (True, (), "stuck", "stuck", False),
     ],

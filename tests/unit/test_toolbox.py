@@ -41,10 +41,10 @@ class Trail:
         self.told: list[str] = []
         self.is_broken = False
 
-    async def leaving(self, call: Call) -> None:
+    async def leaving(self, call: Call, *, is_effect: bool) -> None:
         if self.is_broken:
             raise Unavailable("the disk is full")
-        self.told.append(f"leaving {call.tool.name}")
+        self.told.append(f"leaving {call.tool.name}{' as an effect' if is_effect else ''}")
 
     def called(self, call: Call, answer: ToolAnswer) -> None:
         self.told.append(f"called {call.tool.name}: {answer.text}")
@@ -91,14 +91,15 @@ def test_only_a_server_that_may_write_or_a_tool_that_says_so_reaches_outside(
     assert reaches_outside(tool) is counts
 
 
-async def test_an_effect_is_recorded_before_it_leaves_and_a_read_is_not() -> None:
+async def test_a_call_is_recorded_before_it_leaves_and_whether_it_is_an_effect() -> None:
     desk = Desk(READS, WRITES)
     await desk.box.call("write", {"a": 1})
     await desk.box.call("read", {"a": 1})
     assert desk.trail.told == [
-        "leaving write",
+        "leaving write as an effect",
         "at write",
         "called write: answer 1",
+        "leaving read",
         "at read",
         "called read: answer 2",
     ]
@@ -115,7 +116,7 @@ async def test_nothing_leaves_once_the_fence_has_closed() -> None:
 async def test_a_fence_that_closes_while_the_effect_is_recorded_keeps_the_call_here() -> None:
     desk = Desk(WRITES)
 
-    async def slowly(call: Call) -> None:
+    async def slowly(call: Call, *, is_effect: bool) -> None:
         desk.fence.is_closed = True
 
     desk.trail.leaving = slowly

@@ -31,8 +31,8 @@ _HOLDS = {
     SEAT_PAUSED: "a person paused the seat",
     NO_ENGINE: "nothing here can run the seat",
     AGENT_NOT_READY: "its agent is not ready",
-    BUDGET_WINDOW: "its budget is spent",
     SANDBOX: "its sandbox is at work",
+    BUDGET_WINDOW: "its budget is spent",
 }
 
 

@@ -71,6 +71,7 @@ class SeatRuntime:
         self._running: dict[str, _Running] = {}
         self._standing: dict[str, tuple[Term, StandingRunner]] = {}
         self._last_errors: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
 
     @property
     def in_flight(self) -> int:
@@ -82,15 +83,25 @@ class SeatRuntime:
         troubles = {handle: runner.trouble for handle, (_, runner) in self._standing.items() if runner.trouble}
         return dict(sorted({**self._last_errors, **troubles}.items()))
 
+    def waiting(self) -> Mapping[str, str]:
+        """What the running turn of a held seat waits for outside, by handle, for those that do."""
+        return dict(sorted(self._waiting.items()))
+
     def on_turn(self, note: TurnNote) -> None:
         """What happens in the turns of held seats."""
         match note.stage:
-            case "broke" | "panicked":
+            case "waiting" if note.detail:
+                self._waiting[note.handle] = note.detail
+                return
+            case "broke" | "breached" | "panicked":
                 self._last_errors[note.handle] = note.detail
             case "finished":
                 self._last_errors.pop(note.handle, None)
-            case "started" | "progress" | "fenced" | "stopped":
+            case "progress":
+                return
+            case "started" | "waiting" | "fenced" | "parked" | "stopped":
                 pass
+        self._waiting.pop(note.handle, None)
 
     def holds(self, handle: str) -> Collection[str]:
         """The holds in force on the inbox of a seat that runs here."""

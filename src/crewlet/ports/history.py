@@ -255,3 +255,29 @@ class History(Protocol):
             Unavailable: the store cannot be written.
         """
         ...
+
+
+class NoHistory:
+    """For a process that remembers nothing."""
+
+    def note(self, happening: Happening) -> None:
+        """Forget it."""
+
+    async def keep(self, happening: Happening) -> None:
+        """Forget it."""
+
+    async def turns(self, seat: str, *, after: int = 0, limit: int = 50) -> Sequence[TurnLine]:
+        """None."""
+        return ()
+
+    async def turn(self, turn_id: str) -> TurnPage | None:
+        """None."""
+        return None
+
+    async def dispatches(self, seat: str, *, limit: int = 50) -> Sequence[DispatchLine]:
+        """None."""
+        return ()
+
+    async def prune(self, before: datetime, *, at_most: int = 500) -> int:
+        """There is nothing to forget."""
+        return 0

@@ -18,11 +18,13 @@ class GuardBreached(Exception):
 
     Attributes:
         kind: which guard.
+        detail: what it saw, in one line.
     """
 
     def __init__(self, kind: Breach, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind: Breach = kind
+        self.detail = detail
 
 
 def check_depth(mail: Sequence[Envelope]) -> None:

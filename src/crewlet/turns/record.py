@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Stage = Literal["started", "progress", "finished", "stopped", "broke", "fenced", "panicked"]
+Stage = Literal[
+    "started", "progress", "waiting", "finished", "breached", "stopped", "broke", "fenced", "parked", "panicked"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +15,7 @@ class TurnNote:
     Attributes:
         handle: the seat.
         turn_id: the run.
-        stage: what happened. All but `started` and `progress` end the turn.
+        stage: what happened. All but `started`, `progress` and `waiting` end the turn.
         detail: one line for people.
     """
 
@@ -21,6 +23,30 @@ class TurnNote:
     turn_id: str
     stage: Stage
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one run works on.
+
+    Attributes:
+        handle: the seat.
+        turn_id: names this run.
+        key: the unit of work across re-runs; "" when no trigger is ledgered.
+        triggers: ids of the mail whose completion is recorded.
+        runner: the kind of what runs it.
+    """
+
+    handle: str
+    turn_id: str
+    key: str
+    triggers: tuple[str, ...]
+    runner: str
+
+    @property
+    def name(self) -> str:
+        """What the ids of mail and calls are derived from."""
+        return self.key or self.turn_id
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolUnavailable
+from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolServer, ToolUnavailable
 from crewlet.turns.effects import CallNames, canonical, reaches_outside
 from crewlet.turns.guards import Stall
 from crewlet.turns.turn import Fence
@@ -53,13 +53,16 @@ class Tool:
 
 
 class Journal(Protocol):
-    """Who is told of the calls of a turn, in this order for each: `leaving` where it may be an effect, `called`."""
+    """Who is told of the calls of a turn, in this order for each: `leaving`, `called`."""
 
-    async def leaving(self, call: Call) -> None:
+    async def leaving(self, call: Call, *, is_effect: bool) -> None:
         """The call is about to leave. What is written here is there before it does.
 
+        Args:
+            is_effect: it may change something outside, which a re-run of the work would do again.
+
         Raises:
-            Unavailable: it could not be written; the call does not leave.
+            Fenced, Unavailable: the call does not leave.
         """
         ...
 
@@ -98,8 +101,8 @@ class Toolbox:
             GuardBreached: the turn goes nowhere.
             Unavailable: the call could not be recorded; nothing has left.
 
-        Fencing: between the check and the send lies one scheduling step, and the record of the call where it is one
-        that may be an effect; the fence is checked again after that.
+        Fencing: checked before the record of the call, and once more after it: between that and the send lies one
+        scheduling step.
         """
         self._fence.check()
         tool = self._tools.get(name)
@@ -114,9 +117,8 @@ class Toolbox:
             problem = f"the arguments have {len(packed)} bytes, at most {MAX_ARGUMENT_BYTES} are taken"
             return ToolAnswer(problem, is_error=True)
         call = Call(tool.info, arguments, self._names.next(name, arguments))
-        if reaches_outside(tool.info):
-            await self._journal.leaving(call)
-            self._fence.check()
+        await self._journal.leaving(call, is_effect=reaches_outside(tool.info))
+        self._fence.check()
         try:
             answer = _bounded(await tool.act(call))
         except ToolUnavailable as error:
@@ -125,6 +127,15 @@ class Toolbox:
         self._journal.called(call, answer)
         self._stall.note(name, packed, answer.text)
         return answer
+
+
+def served(server: ToolServer) -> Sequence[Tool]:
+    """The tools of a server. It is told the key of each call, so that it can tell a repeat."""
+
+    async def act(call: Call) -> ToolAnswer:
+        return await server.call(call.tool.name, call.arguments, meta={IDEMPOTENCY_KEY: call.key})
+
+    return [Tool(info, act) for info in server.tools]
 
 
 def _bounded(answer: ToolAnswer) -> ToolAnswer:
