@@ -20,11 +20,12 @@ import structlog
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.local.signals import LocalSignals
+from crewlet.adapters.mcp import McpServers, load_mcp
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.mail import NatsMail
 from crewlet.adapters.nats.signals import NatsSignals
-from crewlet.adapters.process.programs import LocalPrograms
+from crewlet.adapters.process import LocalPrograms, MarkBook
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.adapters.system.logs import configure_logs
@@ -36,6 +37,7 @@ from crewlet.node.settings import Settings
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail
+from crewlet.ports.tools import ToolServerNotStarted
 from crewlet.supervisor.page import PAGE_ENV, PageDeadline
 from crewlet.supervisor.parent import BROKER_TOKEN_ENV, BROKER_URL_ENV
 from crewlet.supervisor.watchdog import Watchdog
@@ -63,12 +65,24 @@ def run_node(settings: Settings, company: Company) -> int:
     if "seats" in settings.node.roles:
         refuse_without_extra(company.seats)
     faulthandler.register(signal.SIGUSR2, all_threads=True)
+    _load_what_tools_need(settings, company)
     try:
         with _data_dir_locked(settings.node.data_dir):
             return _run(_main(settings, company))
     except Unavailable as error:
         print(f"crewlet node: {error}", file=sys.stderr)
         return 1
+
+
+def _load_what_tools_need(settings: Settings, company: Company) -> None:
+    """Before anything runs that could wait for it."""
+    wanting = [seat.handle for seat in company.seats if seat.tool_servers]
+    if not wanting or "seats" not in settings.node.roles:
+        return
+    try:
+        load_mcp()
+    except ToolServerNotStarted as missing:
+        raise ConfigRefused(str(missing), where=f"{settings.company}: the tools of {wanting[0]}") from missing
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:
@@ -113,6 +127,8 @@ async def _ports(
     """The bundle, or None when the node was stopped while it waited for the broker."""
     is_local = settings.coordination.type == "local"
     clock = SystemClock(counts_suspend=not is_local)
+    programs = LocalPrograms(marks=MarkBook(settings.node.data_dir / "run" / "programs"))
+    await programs.end_left()
     opened: list[Connection] = []
 
     async def connect() -> None:
@@ -157,7 +173,8 @@ async def _ports(
             open_mail=open_mail,
             close_mail=close_mail,
             is_linked=lambda: connection.is_connected,
-            programs=LocalPrograms(),
+            programs=programs,
+            tool_servers=McpServers(programs),
             signals=signals,
             clock=clock,
             entropy=entropy,

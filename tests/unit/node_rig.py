@@ -1,13 +1,13 @@
 """Whole nodes over twins in virtual time: one store, one broker, as many nodes as a test wants."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.local.signals import LocalSignals
 from crewlet.adapters.system.entropy import SystemEntropy
-from crewlet.company.model import Company, Seat
+from crewlet.company.model import Company, Seat, ToolProgram, ToolSite
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import Outbox
 from crewlet.node.assembly import Node, NodeConfig, Ports
@@ -16,10 +16,11 @@ from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Program, Programs, ProgramSpec
+from crewlet.ports.tools import ToolServers
 from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.twins.mailbroker import TwinBroker
 from crewlet.testing.virtual import VirtualClock
-from crewlet.turns.turn import Turn, TurnBroke, TurnResult
+from crewlet.turns.turn import Runner, Turn, TurnBroke, TurnResult
 
 TTL_S = 30.0
 
@@ -80,6 +81,9 @@ class Fleet:
         turn_s: how long each turn takes, in checked steps of 1 s.
         store_of: the store, but for the leases, as a node of that name reaches it; None is the store itself.
         before_start: called between a node's opening and its start.
+        tool_servers: makes the tool servers of its seats.
+        tools: which tool servers each seat has, by handle.
+        variables: the environment of every node.
     """
 
     seats: Sequence[str]
@@ -94,12 +98,19 @@ class Fleet:
     removed_seat_grace_s: float = 24 * 3600.0
     store_of: "Callable[[str], CellStore] | None" = None
     before_start: Callable[[], object] = lambda: None
+    tool_servers: ToolServers | None = None
+    tools: Mapping[str, tuple[ToolProgram | ToolSite, ...]] = field(
+        default_factory=dict[str, tuple[ToolProgram | ToolSite, ...]]
+    )
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         self.store = LocalCells(self.clock)
         self.signals = LocalSignals()
         self.broker = TwinBroker(self.clock, ack_window_s=TTL_S)
-        self.company = Company("acme", tuple(Seat(handle) for handle in self.seats))
+        self.company = Company(
+            "acme", tuple(Seat(handle, tool_servers=self.tools.get(handle, ())) for handle in self.seats)
+        )
         self.nodes: dict[str, Node] = {}
 
     async def node(self, name: str, *, incarnation: int = 1) -> Node:
@@ -119,7 +130,8 @@ class Fleet:
             labels={},
             max_concurrent=32,
             lease_ttl_s=TTL_S,
-            program_env={},
+            program_env={"PATH": "/bin"},
+            variable=self.variables.get,
             removed_seat_grace_s=self.removed_seat_grace_s,
         )
         ports = Ports(
@@ -134,8 +146,9 @@ class Fleet:
             entropy=SystemEntropy(),
             deadline=NoDeadline(),
             leases_can_lapse=True,
+            tool_servers=self.tool_servers,
         )
-        node = Node(config, self.company, ports, runner=lambda seat: _Recorder(self, name))
+        node = Node(config, self.company, ports, runner=lambda seat: self.runner(seat, name))
         self.nodes[name] = node
         await node.open()
         self.before_start()
@@ -152,6 +165,11 @@ class Fleet:
     async def _fault(self, request: str) -> None:
         if request in self.refused:
             raise Unavailable(f"{request} is not answered")
+
+    def runner(self, seat: Seat, node: str) -> Runner:
+        """What runs the turns of a tenure."""
+        del seat
+        return _Recorder(self, node)
 
     async def stop(self, name: str) -> None:
         node = self.nodes.pop(name)

@@ -30,6 +30,7 @@ from crewlet.node.letterdesk import LetterDesk
 from crewlet.node.pausing import Pausing
 from crewlet.node.seat import SeatRuntime
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
+from crewlet.node.toolservers import SeatTools
 from crewlet.ports.cells import BucketSpec, CellStore
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadline import Deadline
@@ -39,6 +40,7 @@ from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Programs
 from crewlet.ports.signals import Forget, Signals
 from crewlet.ports.term import Term
+from crewlet.ports.tools import ToolServers
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.seats.leases import LeaseStore
@@ -70,6 +72,7 @@ class Ports:
         signals: by which the nodes hear of each other at once; nothing rests on one.
         leases_can_lapse: whether a peer could take over; false under `local`.
         is_watched: whether somebody reads `Node.beats`.
+        tool_servers: makes the servers of seats that have some; None makes none, and refuses those seats.
     """
 
     lease_cells: CellStore
@@ -84,6 +87,7 @@ class Ports:
     deadline: Deadline
     leases_can_lapse: bool
     is_watched: bool = True
+    tool_servers: ToolServers | None = None
 
 
 def _no_variable(name: str) -> None:
@@ -195,6 +199,12 @@ class Node:
             self._dispatch,
             fence=self._fence,
             pauses=self._pauses,
+            tools=SeatTools(
+                ports.tool_servers,
+                variable=config.variable,
+                base_env=config.program_env,
+                default_cwd=config.company_dir,
+            ),
             journal=self._journal,
             clock=ports.clock,
         )

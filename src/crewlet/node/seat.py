@@ -5,8 +5,9 @@ release is reported as done, so that no lease goes while this process could stil
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import structlog
 
@@ -15,16 +16,21 @@ from crewlet.mail import topics
 from crewlet.mail.conversations import inbox_batches
 from crewlet.mail.pausewatch import PauseWatch
 from crewlet.mail.screening import AGENT_NOT_READY, PAUSES_UNREAD, SEAT_PAUSED
+from crewlet.node.toolservers import SeatTools
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.errors import Fenced, Misuse
 from crewlet.ports.mail import Attachment, Mail
 from crewlet.ports.term import Term
+from crewlet.ports.tools import ToolServer
 from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.record import TurnNote
 from crewlet.turns.turn import Fence, StandingRunner
 
 _log = structlog.get_logger()
+
+_TOOLS_GRACE_S: Final = 2.0
+"""How long the tool servers of a seat that is handed over may take to end by themselves."""
 
 
 @dataclass(slots=True)
@@ -48,6 +54,7 @@ class SeatRuntime:
         journal: where mail that comes back is noted.
         fence: the fence of a handle's present tenure.
         pauses: which seats are paused; `on_pauses` is to be called after each change of it.
+        tools: the tool servers of the seats that run here.
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class SeatRuntime:
         *,
         fence: Callable[[str], Fence | None],
         pauses: PauseWatch,
+        tools: SeatTools,
         journal: DeliveryJournal | None = None,
         clock: Clock,
     ) -> None:
@@ -66,6 +74,7 @@ class SeatRuntime:
         self._make_dispatch = make_dispatch
         self._fence = fence
         self._pauses = pauses
+        self._tools = tools
         self._journal = journal
         self._clock = clock
         self._running: dict[str, _Running] = {}
@@ -79,9 +88,14 @@ class SeatRuntime:
         return sum(each.dispatch.is_busy for each in self._running.values())
 
     def last_errors(self) -> Mapping[str, str]:
-        """Why a held seat's last turn broke, or its agent is not ready, by handle, for those of which it is so."""
+        """Why a held seat's last turn broke, its agent is not ready or its tools are not there, or why its tools kept
+        this node from taking a seat, by handle, for those of which it is so."""
         troubles = {handle: runner.trouble for handle, (_, runner) in self._standing.items() if runner.trouble}
-        return dict(sorted({**self._last_errors, **troubles}.items()))
+        return dict(sorted({**self._last_errors, **self._tools.troubles(), **troubles}.items()))
+
+    def tool_servers(self, term: Term) -> Sequence[ToolServer]:
+        """What offers tools to the agent of a tenure."""
+        return self._tools.of(term)
 
     def waiting(self) -> Mapping[str, str]:
         """What the running turn of a held seat waits for outside, by handle, for those that do."""
@@ -118,12 +132,14 @@ class SeatRuntime:
         return running is not None and (running.dispatch.is_busy or running.attachment.is_handling)
 
     async def on_acquire(self, term: Term, good_until: float) -> None:
-        """Establish the seat; its inbox last, and held until this node knows whether a person paused the seat.
+        """Establish the seat: its tool servers, then its inbox, held until this node knows whether a person paused the
+        seat.
 
         It does not wait for that: the read is on its way while the inbox is attached.
 
         Raises:
             Misuse: the company has no such seat any more.
+            ToolServerNotStarted, ProgramUnproven: one of its tool servers did not start.
             Unavailable: the inbox could not be attached.
         """
         handle = _handle(term)
@@ -133,6 +149,7 @@ class SeatRuntime:
         started = self._clock.elapsed()
         dispatch = self._make_dispatch(seat, term)
         standing = self._stand_up(term, dispatch)
+        await self._tools.start(seat, term)
         company = self._company()
         question = self._pauses.ask()
         attachment = await self._mail.attach(
@@ -152,23 +169,19 @@ class SeatRuntime:
         """Take the seat down; returns only when nothing of this tenure can act or be handed mail any more.
 
         The host has waited for the running turn where it is entitled to finish; what runs now is ended, and its mail
-        goes back inside its own window. Both halves are tried even when one fails: a broker that cannot prove the
-        detach must not keep a turn alive.
+        goes back inside its own window. Each part is tried even when another fails: a broker that cannot prove the
+        detach must not keep a turn or a tool server alive.
 
         Raises:
             DetachUnproven, ProgramUnproven: something may be left. The lease must be kept; call again.
         """
         handle = _handle(term)
         running = self._running.get(handle)
+        ending_tools = self._tools.end(term, grace_s=_TOOLS_GRACE_S if is_voluntary else 0.0)
         if running is None or running.term != term:
-            await self._end_standing(term)
+            await _all_of(self._end_standing(term), ending_tools)
             return
-        outcomes = await asyncio.gather(
-            running.attachment.detach(), self._end_programs(running, reason), return_exceptions=True
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        await _all_of(running.attachment.detach(), self._end_programs(running, reason), ending_tools)
         if self._running.get(handle) is running:
             del self._running[handle]
             self._last_errors.pop(handle, None)
@@ -261,9 +274,16 @@ class SeatRuntime:
         running = self._running.get(_handle(term))
         if running is not None and running.term == term:
             running.attachment.quiesce()
-            await self._end_programs(running, "lease_lapsing")
+            await _all_of(self._end_programs(running, "lease_lapsing"), self._tools.end(term))
         else:
-            await self._end_standing(term)
+            await _all_of(self._end_standing(term), self._tools.end(term))
+
+
+async def _all_of(*parts: Coroutine[Any, Any, None]) -> None:
+    """Do all of it, even when some fails, and then raise what failed first."""
+    for outcome in await asyncio.gather(*parts, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 def _why_not_reading(running: _Running) -> str | None:

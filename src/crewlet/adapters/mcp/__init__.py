@@ -6,6 +6,6 @@ Does not: which servers a seat has, what a call means for a turn, and how a proc
 The `mcp` package is in the extra `llm`, and takes seconds to import: nothing here loads it before a server starts.
 """
 
-from crewlet.adapters.mcp.server import McpServers
+from crewlet.adapters.mcp.server import McpServers, load_mcp
 
-__all__ = ["McpServers"]
+__all__ = ["McpServers", "load_mcp"]

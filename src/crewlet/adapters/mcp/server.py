@@ -37,7 +37,7 @@ _STEADY_S = 60.0
 """A server that was up for so long is tried again as soon as one that never went away."""
 
 
-def load() -> None:
+def load_mcp() -> None:
     """Import what speaks MCP. Takes seconds the first time, and may be done in any thread.
 
     Raises:
@@ -94,7 +94,7 @@ class McpServer(ToolServer):
         return self._trouble
 
     async def start(self) -> None:
-        await asyncio.to_thread(load)
+        await asyncio.to_thread(load_mcp)
         self._tools = await self._connect()
         self._trouble = None
         self._tasks.start_eternal(self._keep_up(), "keeping up")
