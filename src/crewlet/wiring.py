@@ -36,9 +36,10 @@ from crewlet.node.assembly import Node, NodeConfig, Ports
 from crewlet.node.settings import Settings
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
+from crewlet.ports.inhand import Slots
 from crewlet.ports.mail import Mail
 from crewlet.ports.tools import ToolServerNotStarted
-from crewlet.supervisor.page import PAGE_ENV, PageDeadline
+from crewlet.supervisor.page import PAGE_ENV, Page, PageDeadline, PageSlots
 from crewlet.supervisor.parent import BROKER_TOKEN_ENV, BROKER_URL_ENV
 from crewlet.supervisor.watchdog import Watchdog
 from crewlet.turns.runners import minimal_env
@@ -145,6 +146,7 @@ async def _ports(
         yield None
         return
     connection = opened[0]
+    deadline, slots = _shared_with_parent(owner, clock)
     mails: list[NatsMail] = []
 
     async def open_mail(ack_window_s: float) -> Mail:
@@ -154,6 +156,7 @@ async def _ports(
             entropy=entropy,
             ack_window_s=ack_window_s,
             replicas=settings.stream.replicas,
+            slots=slots,
         )
         await mail.start()
         mails.append(mail)
@@ -178,7 +181,7 @@ async def _ports(
             signals=signals,
             clock=clock,
             entropy=entropy,
-            deadline=_deadline(),
+            deadline=deadline,
             leases_can_lapse=not is_local,
         )
     finally:
@@ -209,9 +212,14 @@ def _address(settings: Settings, owner: str) -> BrokerAddress:
     return BrokerAddress(urls=(url,), token=os.environ.get(BROKER_TOKEN_ENV), name=owner)
 
 
-def _deadline() -> Deadline:
+def _shared_with_parent(owner: str, clock: SystemClock) -> tuple[Deadline, Slots | None]:
+    """What the parent process reads of this one, if there is a parent."""
     fd = os.environ.get(PAGE_ENV)
-    return PageDeadline.open(int(fd)) if fd else NoDeadline()
+    if not fd:
+        return NoDeadline(), None
+    page = Page.open(int(fd))
+    page.write_owner(owner)
+    return PageDeadline(page), PageSlots(page, clock.elapsed)
 
 
 def _node_config(settings: Settings, owner: str) -> NodeConfig:

@@ -32,6 +32,7 @@ from crewlet.supervisor.brokerplan import (
     check,
     reachable,
     server_config,
+    told_ports,
 )
 from crewlet.supervisor.spawn import spawn
 
@@ -326,13 +327,9 @@ class Broker:
             return False
         if self._ports is not None and self._ports.pid == process.pid:
             return True
-        try:
-            file = next((self.home / "ports").glob(f"*_{process.pid}.ports"), None)
-            told: dict[str, list[str]] = {} if file is None else json.loads(file.read_text())
-            client, monitor = (int(told[key][0].rpartition(":")[2]) for key in ("nats", "monitoring"))
-        except (OSError, ValueError, LookupError):
-            return False  # not written yet, or not whole
-        self._ports = _Ports(process.pid, client, monitor)
+        if (told := told_ports(self.home, process.pid)) is None:
+            return False
+        self._ports = _Ports(process.pid, *told)
         return True
 
     def _why_it_ended(self, code: int) -> BrokerError:

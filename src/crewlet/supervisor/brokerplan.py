@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -130,6 +131,21 @@ def server_config(plan: BrokerPlan, home: Path, *, port: int, ports: Path, log: 
     return config
 
 
+def told_ports(home: Path, pid: int | None = None) -> tuple[int, int] | None:
+    """The ports for clients and for monitoring that the server of a store directory has told; None before it did.
+
+    Args:
+        pid: of which server; None takes the newest.
+    """
+    try:
+        file = next((home / "ports").glob(f"*_{pid or '*'}.ports"), None)
+        told: dict[str, list[str]] = {} if file is None else json.loads(file.read_text())
+        client, monitor = (int(told[key][0].rpartition(":")[2]) for key in ("nats", "monitoring"))
+    except (OSError, ValueError, LookupError):
+        return None  # not written yet, or not whole
+    return client, monitor
+
+
 def check(plan: BrokerPlan) -> None:
     """Refuse a plan that no server could run, or that would open the mail to strangers.
 
@@ -153,6 +169,8 @@ def _cluster_config(cluster: ClusterPlan) -> dict[str, Any]:
     login = "" if cluster.secret is None else f"crewlet:{cluster.secret}@"
     config: dict[str, Any] = {
         "name": cluster.name,
+        # A node stays with the broker beside it, which so knows whether the node's connection is closed.
+        "no_advertise": True,
         "listen": f"{bracketed(cluster.host)}:{cluster.port}",
         "routes": [f"nats-route://{login}{peer}" for peer in cluster.peers],
     }

@@ -21,7 +21,8 @@ _STALE_BEAT_S = 1.0
 class NodeProcess:
     """A node with a fresh page, so that nothing of an earlier one can write into its deadline.
 
-    After `end`, `exit_code` says how it ended, and `had_started` whether it ever beat: it does once it has come up.
+    After `end`, `exit_code` says how it ended, and `had_started` whether it ever beat: it does once it has come up. Its
+    page stays, for whoever gives back what it had, until `close`.
 
     Raises:
         OSError: it could not be started.
@@ -33,12 +34,12 @@ class NodeProcess:
         self.exit_code = 0
         self.started_at = boottime()
         self._asked_for: float | None = None
-        self._page = Page.create()
+        self.page = Page.create()
         try:
-            fd = self._page.fd
+            fd = self.page.fd
             self._process = spawn(argv, env={**env, PAGE_ENV: str(fd)}, pass_fds=(fd,))
         except BaseException:
-            self._page.close()
+            self.page.close()
             raise
 
     @property
@@ -56,24 +57,28 @@ class NodeProcess:
 
     def next_instant(self) -> float | None:
         """When the parent must look again: at the request for stacks, then at the deadline. None: no deadline."""
-        good_until = self._page.read_good_until()
+        good_until = self.page.read_good_until()
         if good_until is None:
             return None
         asks_at = good_until - _STACKS_S
         return asks_at if boottime() < asks_at else good_until - _MARGIN_S
 
     def is_past_deadline(self) -> bool:
-        good_until = self._page.read_good_until()
+        good_until = self.page.read_good_until()
         # Written so that what is not a number counts as passed.
         return good_until is not None and not boottime() < good_until - _MARGIN_S
 
+    def is_up(self) -> bool:
+        """Whether it has ever beat: it does once it has come up."""
+        return self.page.read_beat() > 0.0
+
     def ask_for_stacks_when_stale(self) -> None:
         """Ask once for each deadline, in its last second, and only a node that has not beaten for a while."""
-        good_until, now = self._page.read_good_until(), boottime()
+        good_until, now = self.page.read_good_until(), boottime()
         if good_until is None or now < good_until - _STACKS_S or self._asked_for == good_until:
             return
         self._asked_for = good_until
-        if now - self._page.read_beat() >= _STALE_BEAT_S and _catches(self.pid, signal.SIGUSR2):
+        if now - self.page.read_beat() >= _STALE_BEAT_S and _catches(self.pid, signal.SIGUSR2):
             self._signal(signal.SIGUSR2)
 
     def terminate(self) -> None:
@@ -93,9 +98,12 @@ class NodeProcess:
         code = proof.reaped.get(self.pid, -signal.SIGKILL if known is None else known)
         self._process.returncode = code
         self.exit_code = WEDGED if self.was_wedged else code
-        self.had_started = self._page.read_beat() > 0.0
-        self._page.close()
+        self.had_started = self.is_up()
         return proof
+
+    def close(self) -> None:
+        """Let its page go."""
+        self.page.close()
 
     def _signal(self, number: int) -> None:
         # Not by the process object, which would reap a dead node at the first chance and free its number.

@@ -17,17 +17,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from subprocess import SubprocessError
 
+from crewlet.supervisor.aftermath import GivingBack
 from crewlet.supervisor.backoff import Backoff
 from crewlet.supervisor.broker import Broker, BrokerError, BrokerRefused, StoreInUse
+from crewlet.supervisor.giveback import TOKEN_ENV
 from crewlet.supervisor.nodeprocess import WEDGED, NodeProcess
 from crewlet.supervisor.page import boottime
 from crewlet.supervisor.plan import PLAN_ENV, UpPlan
-from crewlet.supervisor.proof import Left, reap_orphans
+from crewlet.supervisor.proof import Left, Proof, reap_orphans
 from crewlet.supervisor.spawn import become_subreaper, spawn
 from crewlet.supervisor.wake import SignalWaiter
 
 BROKER_URL_ENV = "CREWLET_BROKER_URL"
-BROKER_TOKEN_ENV = "CREWLET_BROKER_TOKEN"
+BROKER_TOKEN_ENV = TOKEN_ENV
 
 FAILED, USAGE, REFUSED = 1, 2, 78
 CRASH_LIMIT = 50
@@ -36,6 +38,7 @@ of a message, so that one which kills its node is dead-lettered before its node 
 
 _BROKER_START_S = 60.0
 _STORE_FREE_S = 2.0
+_GIVE_BACK_S = 5.0
 _LONGEST_SLEEP_S = 0.5
 
 
@@ -112,6 +115,7 @@ class _Parent:
         self._node: NodeProcess | None = None
         self._node_due: float | None = None
         self._node_backoff = Backoff()
+        self._giving_back: list[GivingBack] = []
         self._has_run = False
         self._given_up: set[int] = set()
         self._exit_code: int | None = None
@@ -141,6 +145,7 @@ class _Parent:
         self._watch_node()
         self._watch_stops()
         self._watch_broker()
+        self._giving_back = [helper for helper in self._giving_back if not helper.has_ended()]
         self._given_up -= reap_orphans(self._children())
         if self._exit_code is None and self._node_due is not None and boottime() >= self._node_due:
             self._start_node()
@@ -234,7 +239,24 @@ class _Parent:
             say(f"watchdog: node {node.pid} did not renew its leases in time and was killed (exit code {WEDGED}).")
         self._given_up -= proof.reaped.keys()
         self._alarm(proof.left)
+        self._give_back(node, proof)
+        node.close()
         self._node_ended(node)
+
+    def _give_back(self, node: NodeProcess, proof: Proof) -> None:
+        """Have what the node had go back now. It gave back all of it itself if it ended well, or never had anything."""
+        if node.exit_code == 0 or not node.page.read_owner():
+            return
+        if not proof.is_proven:
+            say(f"nothing of node {node.pid} is given back: it is not proven that all it started has ended.")
+            return
+        if self._broker is None:
+            say(f"nothing of node {node.pid} is given back: only a broker beside it shows its connection closed.")
+            return
+        try:
+            self._giving_back.append(GivingBack(node.page, self._broker))
+        except (OSError, SubprocessError) as error:
+            say(f"nothing of node {node.pid} is given back: {error}.")
 
     def _node_ended(self, node: NodeProcess) -> None:
         code = node.exit_code
@@ -278,9 +300,13 @@ class _Parent:
         if self._node is not None:
             self._node.kill()
             self._alarm(self._node.end(self._spared(), self._given_up).left)
+            self._node.close()
             self._node = None
+        is_hurried = len(self._signals.stops) > 1
+        for helper in self._giving_back:
+            helper.wait(0.0 if is_hurried else _GIVE_BACK_S)
         if self._broker is not None:
-            self._broker.stop(timeout_s=1.0 if len(self._signals.stops) > 1 else 10.0)
+            self._broker.stop(timeout_s=1.0 if is_hurried else 10.0)
 
     def _alarm(self, left: Sequence[Left]) -> None:
         for process in left:
@@ -288,9 +314,12 @@ class _Parent:
             say(f"ALARM: process {process} of the node does not end; it may still act.")
 
     def _spared(self) -> set[int]:
-        """The broker while it runs; afterwards its number may be anybody's."""
+        """The broker and helpers while they run; afterwards their numbers may be anybody's."""
         broker = self._broker
-        return {broker.pid} if broker is not None and broker.pid is not None and broker.exit_code() is None else set()
+        helpers = {helper.pid for helper in self._giving_back if not helper.has_ended()}
+        if broker is None or broker.pid is None or broker.exit_code() is not None:
+            return helpers
+        return {broker.pid, *helpers}
 
     def _children(self) -> set[int]:
         return self._spared() if self._node is None else {*self._spared(), self._node.pid}

@@ -28,6 +28,7 @@ from crewlet.mail.feed import PULL_EXPIRY_S
 from crewlet.ports.deadletters import Handling
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import CrewletError, NotLive, Unavailable
+from crewlet.ports.inhand import NoSlot, Slot, Slots
 from crewlet.ports.mail import Delivery, DetachUnproven, Subscription
 
 SETTLE_TIMEOUT_S = 1.0
@@ -81,6 +82,7 @@ class NatsFeed:
         *,
         window_s: float,
         delivery_budget: int,
+        slots: Slots,
     ) -> None:
         self._connection = connection
         self._clock = connection.clock
@@ -89,6 +91,7 @@ class NatsFeed:
         self._letters = letters
         self._stream = stream_of(subscription.topic).name
         self._window_s = window_s
+        self._margin_s = min(1.0, window_s / 10)
         self._budget = delivery_budget
         self._pulls = Pulls(connection, entropy, f"{self._stream}.{consumer_name(subscription)}", self._on_delivery)
         self._hand: dict[int, Held] = {}
@@ -100,7 +103,10 @@ class NatsFeed:
         self.on_arrival: Callable[[], None] = lambda: None
         self.good_until = math.inf
         self._wonder_at = -math.inf
+        self._is_closed = False
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
+        self._slots = slots
+        self._slot: Slot = NoSlot()
 
     async def open(self) -> None:
         """Raises Unavailable when the broker cannot be asked."""
@@ -108,6 +114,10 @@ class NatsFeed:
             await self._pulls.open()
         except (ClientError, OSError) as error:
             raise Unavailable(f"cannot attach to {self._subscription.topic}: {error!r}") from error
+        if (slot := self._slots.take()) is not None:
+            self._slot = slot
+        else:
+            self._log.warning("mail_slots_used_up")
 
     @property
     def in_hand(self) -> int:
@@ -169,6 +179,7 @@ class NatsFeed:
         ends = self._clock.elapsed() + SETTLE_BUDGET_S
         for one in self._stop_prolonging(deliveries):
             one.is_given_back = True
+            self._tell_slot()
             if not await self._say(one, word, ends=ends):
                 self._log.warning("mail_hand_back_unconfirmed", ids=[one.delivery.id])
             self._let_go(one)
@@ -178,6 +189,7 @@ class NatsFeed:
         for one in self._stop_prolonging(deliveries):
             if is_answering and self._is_surely_ours(one):
                 one.is_given_back = True
+                self._tell_slot()
                 is_answering = await self._say(one, NAK)
             self._let_go(one)
 
@@ -197,8 +209,8 @@ class NatsFeed:
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            if self._held(delivery) is not None:
-                del self._hand[delivery.sequence]
+            if (held := self._held(delivery)) is not None:
+                self._let_go(held)
 
     def prolong(self) -> None:
         if self._prolonging is None or self._prolonging.done():
@@ -216,6 +228,8 @@ class NatsFeed:
         await self._pulls.close()
         while self._unconfirmed:
             await asyncio.wait(list(self._unconfirmed))
+        self._is_closed = True
+        self._tell_slot()
         if wake is not None and wake not in self._woken:
             await self._remove(wake)
 
@@ -233,6 +247,7 @@ class NatsFeed:
         if held is not None and held.delivery.published_at == published_at and not held.is_given_back:
             # Its window ran out while it was in hand: the same work, under a new name for settling it.
             held.reply, held.window_ends = reply, window_ends
+            self._tell_slot()
             return
         delivery = Delivery(
             id=headers.get(ID_HEADER) or headers.get("Nats-Msg-Id") or f"{self._stream}-{sequence}",
@@ -243,6 +258,7 @@ class NatsFeed:
             published_at=published_at,
         )
         self._hand[sequence] = Held(delivery, reply, headers, window_ends)
+        self._tell_slot()
         self._arrived.append(delivery)
         self.on_arrival()
 
@@ -254,6 +270,15 @@ class NatsFeed:
     def _let_go(self, held: Held) -> None:
         if self._hand.get(held.delivery.sequence) is held:
             del self._hand[held.delivery.sequence]
+            self._tell_slot()
+
+    def _tell_slot(self) -> None:
+        """What is in hand, but for what is on its way back: that comes again when the broker was told."""
+        if self._is_closed and not self._hand:
+            self._slot.close()
+        else:
+            in_hand = (held for held in self._hand.values() if not held.is_given_back)
+            self._slot.write([(held.reply, held.window_ends - self._margin_s) for held in in_hand])
 
     def _stop_prolonging(self, deliveries: Sequence[Delivery]) -> list[Held]:
         held = [one for delivery in deliveries if (one := self._held(delivery)) is not None]
@@ -263,7 +288,7 @@ class NatsFeed:
 
     def _is_surely_ours(self, held: Held) -> bool:
         """Whether what is said now of a delivery comes to the broker before it can hand the message to anybody else."""
-        return self._clock.elapsed() < held.window_ends - min(1.0, self._window_s / 10)
+        return self._clock.elapsed() < held.window_ends - self._margin_s
 
     async def _say(self, held: Held, word: bytes, *, ends: float = 0.0, is_repeat: bool = False) -> bool:
         """Settle by request, so that the answer proves it; again until `ends`, while nobody answers.
@@ -298,6 +323,7 @@ class NatsFeed:
             return
         if held.reply == reply and self._clock.elapsed() < held.window_ends:
             held.window_ends = max(held.window_ends, sent_at + self._window_s)
+            self._tell_slot()
 
     def _remember_finished(self, mark: Mark) -> None:
         self._finished[mark] = None

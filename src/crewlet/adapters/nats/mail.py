@@ -21,6 +21,7 @@ from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeadLetters, DeliveryJournal
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse, NotLive, Unavailable
+from crewlet.ports.inhand import NoSlots, Slots
 from crewlet.ports.mail import (
     Attachment,
     Backlog,
@@ -49,6 +50,7 @@ class NatsMail:
         ack_window_s: how long a delivery in hand stays ours without a renewal: the lease TTL.
         delivery_budget: how often a message may be handed over before it is a dead letter.
         replicas: of the streams, where this instance is the first to make them.
+        slots: where the parent process reads what is in hand; None where there is no parent.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class NatsMail:
         ack_window_s: float,
         delivery_budget: int = 25,
         replicas: int = 1,
+        slots: Slots | None = None,
     ) -> None:
         if ack_window_s <= 0 or delivery_budget < 1:
             raise Misuse("the ack window must be positive and the delivery budget 1 or more")
@@ -68,6 +71,7 @@ class NatsMail:
         self._entropy = entropy
         self._delivery_budget = delivery_budget
         self._replicas = replicas
+        self._slots: Slots = slots or NoSlots()
         self._consumers = Consumers(connection, entropy, ack_window_s)
         self._places = Places(connection)
         self._switchboard = Switchboard(clock)
@@ -177,6 +181,7 @@ class NatsMail:
             self._letters,
             window_s=ensured.ack_window_s,
             delivery_budget=self._delivery_budget,
+            slots=self._slots,
         )
         await feed.open()
         consumer = Consumer(
