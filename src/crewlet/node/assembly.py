@@ -354,6 +354,7 @@ class Node:
             ledger=self._ledger,
             outbox=self._outbox,
             runner=self._runner(seat),
+            servers=lambda: self.seats.tool_servers(term),
             slots=self._slots,
             clock=ports.clock,
             entropy=ports.entropy,

@@ -279,7 +279,7 @@ class SeatRuntime:
             await _all_of(self._end_standing(term), self._tools.end(term))
 
 
-async def _all_of(*parts: Coroutine[Any, Any, None]) -> None:
+async def _all_of(*parts: Coroutine[Any, Any, object]) -> None:
     """Do all of it, even when some fails, and then raise what failed first."""
     for outcome in await asyncio.gather(*parts, return_exceptions=True):
         if isinstance(outcome, BaseException):

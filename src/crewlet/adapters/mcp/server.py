@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
-EXTRA_MISSING: Final = (
-    "tool servers need the package mcp, which is not installed: install Crewlet with its extra `llm`, "
-    "as in `pip install 'crewlet[llm]'`"
-)
+EXTRA_MISSING: Final = "tool servers need the package mcp, which is not installed: install Crewlet with its extra `llm`"
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _STEADY_S = 60.0
