@@ -15,12 +15,13 @@ from crewlet.adapters.process import LocalPrograms
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.company.model import CommandRunner, Seat
 from crewlet.mail.envelope import Envelope
-from crewlet.ports.errors import Fenced
+from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.mail import MessageTooLarge, NoMailbox
 from crewlet.ports.term import Term
+from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.seats.fence import SeatFence
 from crewlet.turns.runners import CommandTurns, ProgramBroke, minimal_env
-from crewlet.turns.turn import OutgoingMail, Turn, TurnResult
+from crewlet.turns.turn import OutgoingMail, RoundUsage, Turn, TurnResult
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -37,6 +38,26 @@ class _Bench:
         self.reached: list[str] = []
         self.answered: list[str] = []
         self.refuse_with: Exception | None = None
+        self.refuse_rounds_with: Exception | None = None
+        self.spent: list[RoundUsage] = []
+        self.called: list[str] = []
+        self.tools: _Bench | None = self
+
+    @property
+    def infos(self) -> list[ToolInfo]:
+        return []
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
+        self.called.append(name)
+        return ToolAnswer(str(sum(arguments.values())))
+
+    async def _begin_round(self, number: int) -> None:
+        del number
+        if self.refuse_rounds_with is not None:
+            raise self.refuse_rounds_with
+
+    async def _spend(self, usage: RoundUsage) -> None:
+        self.spent.append(usage)
 
     async def _send(self, mail: OutgoingMail) -> str:
         if self.refuse_with is not None:
@@ -58,7 +79,18 @@ class _Bench:
         note = Envelope(id="e2", type="observed", timestamp="2030-01-01T00:00:01Z", source="program")
         seat = Seat("alice", runner=command)
         told = (self.shown.append, self.reached.append, self.answered.append)
-        return Turn("t1", "w1", seat, [mail, note], self.fence, self._send, *told)
+        return Turn(
+            "t1",
+            "w1",
+            seat,
+            [mail, note],
+            self.fence,
+            self._send,
+            *told,
+            tools=self.tools,
+            begin_round=self._begin_round,
+            usage=self._spend,
+        )
 
     async def run(
         self,
@@ -248,6 +280,57 @@ async def test_the_fence_is_checked_before_each_send(bench: _Bench) -> None:
         await turn
     assert bench.sent == []
     assert bench.programs.running == frozenset()
+
+
+async def test_a_program_calls_tools_and_asks_whether_its_term_is_good(bench: _Bench) -> None:
+    call = 'ask:{"call": {"tool": "add", "arguments": {"a": 1, "b": 2}}}'
+    assert await bench.run(call, 'ask:{"check": {}}', "outcome:delivered") == TurnResult("delivered", "as asked")
+    answers = [json.loads(shown) for shown in bench.shown]
+    assert answers[0] == {"result": {"text": "3", "is_error": False}}
+    term = {"resource": "seat:alice", "owner": "node-a:1", "epoch": 7, "good_until": None}
+    assert answers[1] == {"term": term}
+
+
+async def test_a_call_of_a_seat_without_tools_is_answered_with_an_error(bench: _Bench) -> None:
+    bench.tools = None
+    await bench.run('ask:{"call": {"tool": "add"}}', "outcome:failed")
+    (answer,) = [json.loads(shown) for shown in bench.shown]
+    assert answer["result"]["is_error"]
+    assert "'add'" in answer["result"]["text"]
+
+
+@pytest.mark.parametrize("request_", ['{"call": {"tool": "add"}}', '{"check": {}}'])
+async def test_a_program_that_asks_after_the_seat_is_lost_is_ended_without_an_answer(
+    bench: _Bench, request_: str
+) -> None:
+    turn = asyncio.create_task(bench.run("echo", "sleep:0.2", f"ask:{request_}", "outcome:delivered"))
+    await until(lambda: bool(bench.shown))
+    bench.fence.close("lease_lost")
+    with pytest.raises(Fenced):
+        await turn
+    assert bench.called == []
+    assert bench.programs.running == frozenset()
+
+
+async def test_what_a_programs_models_cost_is_counted_round_by_round(bench: _Bench) -> None:
+    usage = 'say:{"usage": {"model": "m", "input_tokens": 10, "output_tokens": 3}}'
+    await bench.run(usage, usage, "outcome:delivered")
+    assert bench.spent == [RoundUsage(1, "m", 10, 3), RoundUsage(2, "m", 10, 3)]
+
+
+async def test_what_a_round_cost_is_counted_also_when_the_turn_may_not_go_on(bench: _Bench) -> None:
+    bench.refuse_rounds_with = Unavailable("no counter")
+    with pytest.raises(Unavailable):
+        await bench.run('say:{"usage": {"model": "m"}}', "outcome:delivered")
+    assert bench.spent == [RoundUsage(1, "m", 0, 0)]
+    assert bench.programs.running == frozenset()
+
+
+async def test_a_program_may_name_the_version_it_speaks_and_another_one_is_refused(bench: _Bench) -> None:
+    assert (await bench.run('say:{"v": 1}', "outcome:no_action")).outcome == "no_action"
+    with pytest.raises(ProgramBroke, match="speaks version 2 of the protocol, this node version 1") as broke:
+        await bench.run('say:{"v": 2}', "outcome:no_action")
+    assert broke.value.kind == "program_unknown_version"
 
 
 async def test_what_a_program_says_it_answered_in_its_thread_is_passed_on(bench: _Bench) -> None:

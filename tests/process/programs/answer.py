@@ -28,6 +28,9 @@ def step(name: str, start: dict[str, Any]) -> None:
         case "send":
             say(progress=json.dumps(ask(send={"to": argument, "body": "hello"})))
             time.sleep(0.15)  # progress that comes on the heels of other progress is not shown
+        case "ask":
+            say(progress=json.dumps(ask(**json.loads(argument))))
+            time.sleep(0.15)
         case "say":
             print(argument, flush=True)
         case "stray":
