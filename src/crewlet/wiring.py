@@ -26,6 +26,8 @@ from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.mail import NatsMail
 from crewlet.adapters.nats.signals import NatsSignals
 from crewlet.adapters.process import LocalPrograms, MarkBook
+from crewlet.adapters.sqlite.database import Database
+from crewlet.adapters.sqlite.history import SqliteHistory
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.adapters.system.logs import configure_logs
@@ -37,6 +39,7 @@ from crewlet.node.settings import Settings
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.inhand import Slots
+from crewlet.ports.history import History
 from crewlet.ports.mail import Mail
 from crewlet.ports.tools import ToolServerNotStarted
 from crewlet.supervisor.page import PAGE_ENV, Page, PageDeadline, PageSlots
@@ -98,7 +101,7 @@ async def _main(settings: Settings, company: Company) -> int:
     stopping = _stop_signals()
     entropy = SystemEntropy()
     owner = f"{settings.node.id}:{entropy.token(4)}"
-    async with _ports(settings, owner, entropy, stopping) as ports:
+    async with _history(settings) as history, _ports(settings, owner, entropy, stopping, history) as ports:
         if ports is None:
             return 0
         node = Node(_node_config(settings, owner), company, ports)
@@ -122,8 +125,25 @@ def _watchdog(node: Node, *, can_lapse: bool) -> Watchdog:
 
 
 @contextlib.asynccontextmanager
+async def _history(settings: Settings) -> AsyncGenerator[History]:
+    """The node's own store, written out and closed after everything that tells it something.
+
+    Raises:
+        ConfigRefused: it cannot be used.
+    """
+    database = Database(settings.node.data_dir / "node.db")
+    await database.open()
+    history = SqliteHistory(database)
+    try:
+        yield history
+    finally:
+        await history.close()
+        await database.close()
+
+
+@contextlib.asynccontextmanager
 async def _ports(
-    settings: Settings, owner: str, entropy: SystemEntropy, stopping: asyncio.Event
+    settings: Settings, owner: str, entropy: SystemEntropy, stopping: asyncio.Event, history: History
 ) -> AsyncGenerator[Ports | None]:
     """The bundle, or None when the node was stopped while it waited for the broker."""
     is_local = settings.coordination.type == "local"
@@ -183,6 +203,7 @@ async def _ports(
             entropy=entropy,
             deadline=deadline,
             leases_can_lapse=not is_local,
+            history=history,
         )
     finally:
         await signals.stop()

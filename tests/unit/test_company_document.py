@@ -130,7 +130,7 @@ REFUSED = {
     "unknown key, far": (
         role("    zzz: 1"),
         "c.yaml:4: roles[0].zzz: this key is not known; "
-        "the keys here are handle, kind, placement, runner, title, tools, unit.",
+        "the keys here are budget, handle, kind, placement, runner, title, tools, unit.",
     ),
     "roles no list": (
         "name: x\nroles: {a: 1}",

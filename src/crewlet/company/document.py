@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from crewlet.company.budgets import UNLIMITED, read_budget, read_timezone
 from crewlet.company.commands import read_command, read_cwd, read_env
 from crewlet.company.llm import LLM_KEYS, read_llm
 from crewlet.company.model import CommandRunner, Company, Placement, Runner, ScriptRunner, Seat
@@ -21,8 +22,16 @@ from crewlet.kit.yamlfile import parse, read_text
 
 MAX_TIMEOUT_S: Final = 7 * 24 * 3600
 
-_COMPANY_KEYS = ("name", "units", "roles", "notification_coalesce_window_seconds", "notification_coalesce_max_batch")
-_ROLE_KEYS = ("handle", "title", "unit", "kind", "placement", "runner", "tools")
+_COMPANY_KEYS = (
+    "name",
+    "units",
+    "roles",
+    "timezone",
+    "budget",
+    "notification_coalesce_window_seconds",
+    "notification_coalesce_max_batch",
+)
+_ROLE_KEYS = ("handle", "title", "unit", "kind", "placement", "runner", "tools", "budget")
 _COMMAND_KEYS = ("type", "command", "env", "cwd", "timeout_s")
 _SCRIPT_KEYS = ("type", "steps")
 
@@ -52,6 +61,7 @@ def parse_company(text: str, source: str, *, folder: Path | None = None) -> Comp
     name = document.require("name", "write `name:` with the company's name").line_of_text()
     window = document.get("notification_coalesce_window_seconds")
     batch = document.get("notification_coalesce_max_batch")
+    zone, budget = document.get("timezone"), document.get("budget")
     units = _read_units(document.get("units"))
     roles = _read_roles(document.get("roles"), units, folder)
     return Company(
@@ -61,6 +71,8 @@ def parse_company(text: str, source: str, *, folder: Path | None = None) -> Comp
         units={name: unit.parent for name, unit in units.items()},
         coalesce_window_s=window.number(0, 60) if window else 0.0,
         coalesce_max_batch=batch.integer(1, 100) if batch else 20,
+        timezone=read_timezone(zone) if zone else "UTC",
+        budget=read_budget(budget) if budget else UNLIMITED,
     )
 
 
@@ -124,8 +136,9 @@ def _read_role(block: Block, handle: str, units: Mapping[str, _Unit], folder: Pa
     if unit_field is not None and unit not in units:
         unit_field.refuse(f"there is no unit {unit!r}", _list_of("units", units))
     placement, runner, tools = block.get("placement"), block.get("runner"), block.get("tools")
+    budget = block.get("budget")
     if kind_field is not None and kind_field.choice(("agent", "human")) == "human":
-        for forbidden in (placement, runner, tools):
+        for forbidden in (placement, runner, tools, budget):
             if forbidden is not None:
                 forbidden.refuse("a person's role has none", "remove it, or write `kind: agent`")
         return handle
@@ -136,6 +149,7 @@ def _read_role(block: Block, handle: str, units: Mapping[str, _Unit], folder: Pa
         placement=_read_placement(placement) if placement else Placement(),
         runner=_read_runner(runner, folder, sends) if runner else ScriptRunner(),
         tool_servers=read_tools(tools, folder) if tools else (),
+        budget=read_budget(budget) if budget else UNLIMITED,
     )
 
 

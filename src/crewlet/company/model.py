@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from crewlet.company.budgets import UNLIMITED, Budget
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -217,6 +219,7 @@ class Seat:
         placement: which nodes may run it.
         runner: what runs its turns.
         tool_servers: what offers its agent tools, started and ended with each tenure.
+        budget: the most that it may spend.
     """
 
     handle: str
@@ -225,6 +228,7 @@ class Seat:
     placement: Placement = Placement()
     runner: Runner = ScriptRunner()
     tool_servers: tuple[ToolProgram | ToolSite, ...] = ()
+    budget: Budget = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,8 @@ class Company:
         units: the names of the units, each with the one that it lies in, or None.
         coalesce_window_s: how long an inbox waits for more mail of a conversation, 0 to 60.
         coalesce_max_batch: how many messages one turn may take, 1 to 100.
+        timezone: the zone in which its days, weeks and months begin.
+        budget: the most that all of its seats together may spend.
     """
 
     name: str
@@ -246,6 +252,8 @@ class Company:
     units: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     coalesce_window_s: float = 0.0
     coalesce_max_batch: int = 20
+    timezone: str = "UTC"
+    budget: Budget = UNLIMITED
 
     def seat(self, handle: str) -> Seat | None:
         """The seat of that handle, or None."""

@@ -6,7 +6,9 @@ The same assembly runs on a laptop, in a fleet, over twins and in a simulation: 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from zoneinfo import ZoneInfo
 
 import structlog
 
@@ -26,6 +28,7 @@ from crewlet.node.duties import DutyDesk, open_company_work
 from crewlet.node.fleet import FleetReader
 from crewlet.node.freednews import FreedNews
 from crewlet.node.inboxdesk import InboxDesk
+from crewlet.node.keeping import forget_in_time
 from crewlet.node.letterdesk import LetterDesk
 from crewlet.node.pausing import Pausing
 from crewlet.node.seat import SeatRuntime
@@ -36,6 +39,7 @@ from crewlet.ports.clock import Clock
 from crewlet.ports.deadline import Deadline
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Unavailable
+from crewlet.ports.history import History, NoHistory
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Programs
 from crewlet.ports.signals import Forget, Signals
@@ -44,6 +48,9 @@ from crewlet.ports.tools import ToolServers
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.seats.leases import LeaseStore
+from crewlet.turns.budget import Caps
+from crewlet.turns.budgetgate import BudgetGate
+from crewlet.turns.budgets import BUDGETS_BUCKET, COMPANY, Budgets
 from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.runners import runner_for
 from crewlet.turns.slots import Slots
@@ -72,6 +79,7 @@ class Ports:
         signals: by which the nodes hear of each other at once; nothing rests on one.
         leases_can_lapse: whether a peer could take over; false under `local`.
         is_watched: whether somebody reads `Node.beats`.
+        history: where this node keeps what it did.
         tool_servers: makes the servers of seats that have some; None makes none, and refuses those seats.
     """
 
@@ -87,6 +95,7 @@ class Ports:
     deadline: Deadline
     leases_can_lapse: bool
     is_watched: bool = True
+    history: History = field(default_factory=NoHistory)
     tool_servers: ToolServers | None = None
 
 
@@ -175,6 +184,14 @@ class Node:
         self._journal = Journal(await ports.cells.open(DELIVERIES_BUCKET), config.owner, ports.clock)
         paused = await ports.cells.open(PAUSES_BUCKET)
         self._pauses = PauseWatch(paused, ports.clock, lambda: self.seats.on_pauses())  # noqa: PLW0108 -- made below
+        budgets = await ports.cells.open(BUDGETS_BUCKET)
+        self._budgets = Budgets(budgets, self._caps, self._zone)
+        self._budget_gate = BudgetGate(
+            self._budgets,
+            budgets,
+            ports.clock,
+            lambda handle: self.seats.on_budget(handle),  # noqa: PLW0108 -- made below
+        )
         self._mail = await ports.open_mail(self.leases.ttl_s)
         self._outbox = Outbox(self._mail, self.company, ports.clock, config.node_id)
         self._slots = Slots(config.max_concurrent)
@@ -191,6 +208,7 @@ class Node:
             clock=ports.clock,
             entropy=ports.entropy,
             has_peers=ports.leases_can_lapse,
+            beats=self.beats,
         )
         self._mailboxes, self._duties = work.mailboxes, work.duties
         self.seats = SeatRuntime(
@@ -199,6 +217,7 @@ class Node:
             self._dispatch,
             fence=self._fence,
             pauses=self._pauses,
+            is_spent=lambda handle: self._budget_gate.over(handle) is not None,
             tools=SeatTools(
                 ports.tool_servers,
                 variable=config.variable,
@@ -250,6 +269,7 @@ class Node:
         if self._newest_company is company and not self._is_closing:
             self._company = company
             _log.info("company_adopted", company=company.name, seats=len(company.seats))
+            self._budget_gate.recheck()
             self.host.request_sweep()
 
     async def start(self) -> None:
@@ -257,6 +277,8 @@ class Node:
         await self._make_mailboxes(self._company)
         self._has_claimed = True
         self._pauses.start()
+        self._budget_gate.start()
+        self._tasks.start_eternal(forget_in_time(self._ports.history, self._ports.clock), "history")
         self._forget_news = await self._freed_news.listen(self.host.hear_freed)
         await self.host.start()
         self._duties.start()
@@ -289,6 +311,7 @@ class Node:
             # Whatever lease could not be given back, nothing acts under it any more.
             self._ports.deadline.good_until(None)
         await self._pauses.stop()
+        await self._budget_gate.stop()
         await self.leases.stop()
         await self._ports.close_mail()
         _log.info("engine_stopped", node=self._config.node_id)
@@ -358,8 +381,19 @@ class Node:
             slots=self._slots,
             clock=ports.clock,
             entropy=ports.entropy,
+            history=ports.history,
+            spending=self._budget_gate,
             on_turn=self.seats.on_turn,
         )
+
+    def _caps(self, spender: str) -> Caps:
+        """What the document says of a spender."""
+        seat = self._company.seat(spender) if spender != COMPANY else None
+        budget = self._company.budget if spender == COMPANY else seat.budget if seat is not None else None
+        return Caps(budget.day, budget.week, budget.month) if budget is not None else Caps()
+
+    def _zone(self) -> tzinfo:
+        return UTC if self._company.timezone == "UTC" else ZoneInfo(self._company.timezone)
 
     def _runner_of_its_kind(self, seat: Seat) -> Runner:
         return runner_for(

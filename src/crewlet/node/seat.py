@@ -15,7 +15,7 @@ from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
 from crewlet.mail.conversations import inbox_batches
 from crewlet.mail.pausewatch import PauseWatch
-from crewlet.mail.screening import AGENT_NOT_READY, PAUSES_UNREAD, SEAT_PAUSED
+from crewlet.mail.screening import AGENT_NOT_READY, BUDGET_WINDOW, PAUSES_UNREAD, SEAT_PAUSED
 from crewlet.node.toolservers import SeatTools
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal
@@ -54,6 +54,7 @@ class SeatRuntime:
         journal: where mail that comes back is noted.
         fence: the fence of a handle's present tenure.
         pauses: which seats are paused; `on_pauses` is to be called after each change of it.
+        is_spent: whether a seat may spend nothing more; `on_budget` is to be called after each change of it.
         tools: the tool servers of the seats that run here.
     """
 
@@ -65,6 +66,7 @@ class SeatRuntime:
         *,
         fence: Callable[[str], Fence | None],
         pauses: PauseWatch,
+        is_spent: Callable[[str], bool],
         tools: SeatTools,
         journal: DeliveryJournal | None = None,
         clock: Clock,
@@ -74,6 +76,7 @@ class SeatRuntime:
         self._make_dispatch = make_dispatch
         self._fence = fence
         self._pauses = pauses
+        self._is_spent = is_spent
         self._tools = tools
         self._journal = journal
         self._clock = clock
@@ -225,8 +228,9 @@ class SeatRuntime:
 
     def _first_holds(self, handle: str, standing: StandingRunner | None) -> Collection[str]:
         paused = (SEAT_PAUSED,) if self._pauses.of(handle) else ()
+        spent = (BUDGET_WINDOW,) if self._is_spent(handle) else ()
         unready = (AGENT_NOT_READY,) if standing is not None and not standing.is_ready else ()
-        return (PAUSES_UNREAD, *paused, *unready)
+        return (PAUSES_UNREAD, *paused, *spent, *unready)
 
     def _on_agent(self, handle: str) -> None:
         running = self._running.get(handle)
@@ -241,7 +245,21 @@ class SeatRuntime:
         elif AGENT_NOT_READY in running.attachment.holds:
             running.attachment.unhold(AGENT_NOT_READY)
 
+    def on_budget(self, handle: str) -> None:
+        """What is known of a seat's budget has changed."""
+        running = self._running.get(handle)
+        if running is not None:
+            self._hold(handle, running)
+
+    def _hold_for_budget(self, handle: str, running: _Running) -> None:
+        attachment = running.attachment
+        if self._is_spent(handle):
+            attachment.hold(BUDGET_WINDOW)
+        elif BUDGET_WINDOW in attachment.holds:
+            attachment.unhold(BUDGET_WINDOW)
+
     def _hold(self, handle: str, running: _Running) -> None:
+        self._hold_for_budget(handle, running)
         self._hold_for_agent(running)
         attachment, pause = running.attachment, self._pauses.of(handle)
         holds = attachment.holds

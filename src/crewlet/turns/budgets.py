@@ -4,7 +4,7 @@ A charge fails closed: what cannot be counted is not spent. The charges of one p
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import TypeVar
@@ -85,6 +85,16 @@ class Budgets:
             if (found := budget.over(spender, record, its, now, zone)) is not None
         ]
         return max(reached, key=lambda each: each.until, default=None)
+
+    def is_unlimited(self, handle: str, set_keys: Collection[str]) -> bool:
+        """Whether nothing limits a seat: the document does not, and a person set nothing.
+
+        Args:
+            set_keys: the keys of the caps that people set, all of them.
+        """
+        return all(
+            self._caps(spender).is_unlimited and _caps_key(spender) not in set_keys for spender in (COMPANY, handle)
+        )
 
     async def charge(self, handle: str, tokens: int) -> None:
         """Count what a seat has spent, for itself and for the company.
