@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from node_rig import TTL_S, Fleet
+from structlog.contextvars import get_contextvars
 from structlog.testing import capture_logs
 
 from crewlet.company.model import ToolProgram, ToolSite
@@ -58,6 +59,7 @@ class Served(ToolServer):
         self.is_up = False
         self.was_starting_at: float | None = None
         self.graces: list[float] = []
+        self.logs_with: Mapping[str, Any] = {}
         self.trouble_now: str | None = None
 
     @property
@@ -74,6 +76,7 @@ class Served(ToolServer):
 
     async def start(self) -> None:
         self.was_starting_at = self.desk.clock.elapsed()
+        self.logs_with = get_contextvars()
         await self.desk.clock.sleep(self.desk.start_s)
         if self.name in self.desk.broken:
             raise ToolServerNotStarted(f"the tool server {self.name} did not start: it exited with code 3")
@@ -108,6 +111,7 @@ async def test_all_servers_start_side_by_side_before_any_mail_comes_however_long
     await fleet.send("a", "one")
     await fleet.until(lambda: fleet.finished("one"), "its mail was worked")
     assert {server.was_starting_at for server in desk.made} == {began_at}
+    assert all(server.logs_with == {"seat": "a", "epoch": 1} for server in desk.made)
     assert fleet.runs[0].began_at >= began_at + 2 * TTL_S
     term = node.host.term("a")
     assert term is not None and term.epoch == 1

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from structlog.contextvars import bound_contextvars
+
 from crewlet.company.model import Seat, ToolProgram, ToolSite
 from crewlet.kit.references import NotAReference, UnsetVariable, substitute
 from crewlet.ports.term import Term
@@ -73,7 +75,9 @@ class SeatTools:
                 raise ToolServerNotStarted("this node offers no tool servers")
             specs = [self._spec(server) for server in seat.tool_servers]
             servers = self._held[term] = [self._servers.server(spec) for spec in specs]
-            await self._start_all(servers)
+            # What is told of a server, also later, names its seat.
+            with bound_contextvars(seat=seat.handle, epoch=term.epoch):
+                await self._start_all(servers)
         except ToolServerNotStarted as refusal:
             self._refused[seat.handle] = f"not taken by this node: {refusal}"
             raise
