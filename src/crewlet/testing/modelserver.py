@@ -3,8 +3,8 @@
 For tests, and for companies that run without any provider. It answers over real HTTP, streaming or not as it is asked,
 and fails as providers do: with 429 and 500, slowly, with garbage, or in the middle of a stream.
 
-`python -m crewlet.testing.modelserver script.json` serves a script until it is ended: a list of answers, each
-`{"text": ...}`, `{"tool": NAME, "arguments": {...}}` or `{"status": N}`, taken in turn and begun again at the end.
+`python -m crewlet.testing.modelserver SCRIPT.json [PORT]` serves a script until it is ended: for each seat the answers
+of a turn's rounds in their order, `{"text": ...}` or `{"tool": NAME, "arguments": {...}}`, the last of them for ever.
 """
 
 import asyncio
@@ -302,31 +302,46 @@ def _frame(asked: Asked, kind: str) -> dict[str, Any]:
     return {"id": "chat-1", "object": kind, "created": 1_700_000_000, "model": asked.body.get("model", "scripted")}
 
 
-def _read_script(path: Path) -> list[Answer]:
-    answers: list[Answer] = []
-    for entry in cast("list[dict[str, Any]]", json.loads(path.read_text(encoding="utf-8"))):
-        match entry:
-            case {"status": int(status)}:
-                answers.append(Refuse(status, retry_after=str(entry.get("retry_after", ""))))
-            case {"tool": str(tool)}:
-                answers.append(Say(calls=[Call(tool, cast("dict[str, Any]", entry.get("arguments", {})))]))
-            case {"text": str(text)}:
-                answers.append(Say(text))
-            case _:
-                raise SystemExit(f"modelserver: {path}: this is no answer: {json.dumps(entry)[:200]}")
-    return answers
+def by_seat(script: Mapping[str, Sequence[Answer]]) -> Callable[[Asked], Answer]:
+    """Answers for a whole company, the same whenever a turn runs again: by the seat that asks, and the round it is in.
+
+    Args:
+        script: the answers of a turn's rounds by the seat's handle; the last is given for ever.
+    """
+
+    def answer(asked: Asked) -> Answer:
+        told = str(asked.messages[0].get("content", "")) if asked.messages else ""
+        done = sum(message.get("role") == "assistant" for message in asked.messages)
+        for handle, answers in script.items():
+            if f"the seat `{handle}`" in told and answers:
+                return answers[min(done, len(answers) - 1)]
+        return Refuse(400, "the script has no answer for this seat")
+
+    return answer
+
+
+def read_script(path: Path) -> dict[str, list[Answer]]:
+    """The script in a file: JSON, see the module.
+
+    Raises:
+        ValueError: it is none.
+    """
+    seats = cast("dict[str, list[dict[str, Any]]]", json.loads(path.read_text(encoding="utf-8")))
+    return {handle: [_read_answer(entry) for entry in answers] for handle, answers in seats.items()}
+
+
+def _read_answer(entry: dict[str, Any]) -> Answer:
+    match entry:
+        case {"tool": str(tool)}:
+            return Say(calls=[Call(tool, cast("dict[str, Any]", entry.get("arguments", {})))])
+        case {"text": str(text)}:
+            return Say(text)
+        case _:
+            raise ValueError(f"this is no answer: {json.dumps(entry)[:200]}")
 
 
 async def _main(path: Path, port: int) -> None:
-    script = _read_script(path)
-    count = 0
-
-    def in_turn(asked: Asked) -> Answer:
-        nonlocal count
-        count += 1
-        return script[(count - 1) % len(script)]
-
-    async with model_server(in_turn, port=port) as server:
+    async with model_server(by_seat(read_script(path)), port=port) as server:
         print(server.url, flush=True)
         await asyncio.Event().wait()
 
