@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.system.entropy import SystemEntropy
-from crewlet.duties.frame import LAST_TICK_S, Duties, Duty, NotOnDuty, UnknownDuty
+from crewlet.duties.frame import LAST_TICK_S, Duties, Duty, NotOnDuty, Turned, UnknownDuty
+from crewlet.kit.beats import Beats
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.seats.dutyleases import DUTIES_BUCKET, DutyLeases
 from crewlet.seats.leases import EPOCHS_BUCKET
@@ -25,6 +26,7 @@ class Fleet:
         self.clock = VirtualClock(offset_s=0.0)
         self.ticks: list[tuple[str, int]] = []
         self.during: Callable[[], Awaitable[str]] | None = None
+        self.turned: Turned = lambda: None
 
     async def open(self) -> "Fleet":
         store = LocalCells(self.clock)
@@ -35,14 +37,15 @@ class Fleet:
     def leases(self) -> DutyLeases:
         return DutyLeases(self.cells, self.epochs, clock=self.clock, entropy=SystemEntropy())
 
-    def node(self, name: str, *, is_alone: bool = False, may_work: bool = True) -> Duties:
-        async def work() -> str:
+    def node(self, name: str, *, is_alone: bool = False, may_work: bool = True, beats: Beats | None = None) -> Duties:
+        async def work(turned: Turned) -> str:
+            self.turned = turned
             self.ticks.append((name, round(self.clock.elapsed())))
             return await self.during() if self.during is not None else ""
 
         duty = Duty("sweep", "sweeps", EVERY_S, TTL_S, work)
         leases = None if is_alone else self.leases()
-        return Duties([duty], leases, owner=f"{name}:1", may_work=may_work, clock=self.clock)
+        return Duties([duty], leases, owner=f"{name}:1", may_work=may_work, clock=self.clock, beats=beats)
 
 
 @in_virtual_time
@@ -276,8 +279,116 @@ async def test_whoever_asks_for_a_tick_waits_so_long_and_the_tick_goes_on() -> N
 
 @pytest.mark.parametrize(("every_s", "ttl_s"), [(100.0, 299.0), (0.0, 300.0), (5.0, 20.0), (3601.0, 3 * 3601.0)])
 def test_a_duty_is_claimed_for_three_of_its_ticks_within_what_a_lease_can_be(every_s: float, ttl_s: float) -> None:
-    async def work() -> str:
+    async def work(turned: Turned) -> str:
+        del turned
         return ""
 
     with pytest.raises(Misuse):
         Duty("sweep", "sweeps", every_s, ttl_s, work)
+
+
+LEASE_TTL_S = 45.0
+
+
+def lag_s(beats: Beats) -> float:
+    worst = beats.worst()
+    return 0.0 if worst is None else worst.seconds
+
+
+@in_virtual_time
+async def test_a_duty_beats_every_second_between_its_ticks_and_as_a_long_tick_gets_on() -> None:
+    fleet = await Fleet().open()
+    beats = Beats(fleet.clock.elapsed, LEASE_TTL_S)
+
+    async def long() -> str:
+        for _ in range(8):
+            await asyncio.sleep(10)
+            fleet.turned()
+        return ""
+
+    fleet.during = long
+    one = fleet.node("one", beats=beats)
+    one.start()
+    for _ in range(2 * round(EVERY_S)):
+        await asyncio.sleep(1)
+        is_ticking = fleet.clock.elapsed() % EVERY_S < 82
+        assert lag_s(beats) <= (10.01 if is_ticking else 1.01)
+    assert len(fleet.ticks) >= 2
+    await one.stop()
+    assert beats.worst() is None
+
+
+@pytest.mark.proves("WD-02")
+@in_virtual_time
+async def test_a_duty_that_is_blocked_in_a_call_to_the_broker_is_seen_a_lease_ttl_later() -> None:
+    fleet = await Fleet().open()
+    beats = Beats(fleet.clock.elapsed, LEASE_TTL_S)
+
+    async def blocked() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    fleet.during = blocked
+    one = fleet.node("one", beats=beats)
+    one.start()
+    await asyncio.sleep(LEASE_TTL_S - 1)
+    assert lag_s(beats) <= LEASE_TTL_S
+    await asyncio.sleep(2)
+    worst = beats.worst()
+    assert worst is not None and worst.name == "sweep duty" and worst.seconds > LEASE_TTL_S
+    await one.stop()
+
+
+@in_virtual_time
+async def test_a_store_that_does_not_answer_skips_ticks_and_wedges_no_duty() -> None:
+    fleet = await Fleet().open()
+    beats = Beats(fleet.clock.elapsed, LEASE_TTL_S)
+    for _ in range(9):
+        fleet.cells.next("read", Fault.HANGS)
+    one = fleet.node("one", beats=beats)
+    one.start()
+    for _ in range(90):
+        await asyncio.sleep(1)
+        assert lag_s(beats) <= LEASE_TTL_S / 2
+    last = one.last("sweep")
+    assert last is not None and last.outcome == "unclaimed"
+    fleet.cells.heal()
+    await one.stop()
+
+
+@pytest.mark.proves("WD-01")
+@in_virtual_time
+async def test_a_duty_whose_loop_ended_is_told_and_not_judged() -> None:
+    fleet = await Fleet().open()
+    beats = Beats(fleet.clock.elapsed, LEASE_TTL_S)
+    sleep, is_broken = fleet.clock.sleep, False
+
+    async def breaks(seconds: float) -> None:
+        if is_broken:
+            raise RuntimeError("a defect")
+        await sleep(seconds)
+
+    fleet.clock.sleep = breaks
+    one = fleet.node("one", is_alone=True, beats=beats)
+    with capture_logs() as logs:
+        one.start()
+        await asyncio.sleep(1.5)
+        assert beats.worst() is not None
+        is_broken = True
+        await asyncio.sleep(3600)
+    assert beats.worst() is None
+    assert [log["duty"] for log in logs if log["event"] == "duty_ended"] == ["sweep"]
+    is_broken = False
+    await one.stop()
+
+
+@pytest.mark.proves("WD-03")
+@in_virtual_time
+async def test_a_duty_of_a_node_without_the_role_never_beats_and_is_never_judged() -> None:
+    fleet = await Fleet().open()
+    beats = Beats(fleet.clock.elapsed, LEASE_TTL_S)
+    idle = fleet.node("idle", may_work=False, beats=beats)
+    idle.start()
+    await asyncio.sleep(3600)
+    assert beats.worst() is None
+    await idle.stop()

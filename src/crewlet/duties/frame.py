@@ -2,16 +2,20 @@
 
 A tick runs only on a claim that was granted, and ends before that claim lapses. A claim that is refused, fails or is
 not answered skips the tick: not knowing who does a duty is no reason to do it. What a duty does is its own module's.
+
+Each duty's loop beats as its tick gets on, so that one which is stuck is seen by whoever watches this process.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import structlog
 
+from crewlet.kit.beats import Beat, Beats
 from crewlet.kit.supervise import Tasks, see_through
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import CrewletError, Misuse
@@ -21,9 +25,17 @@ from crewlet.seats.lease import ClaimRefused, ClaimResult, Lease
 LAST_TICK_S = 10.0
 """How long a stop waits for a tick that runs."""
 
+CLAIM_S = 10.0
+"""How long a claim is waited for. What it had written by then is taken back in the background."""
+
 _STOPPING = "this node is stopping"
 
+T = TypeVar("T")
+
 Outcome = Literal["done", "failed", "held", "unclaimed"]
+
+Turned = Callable[[], None]
+"""Says that a tick gets on. Between two calls lies no more than one question to the store, with its repeats."""
 
 _log = structlog.get_logger()
 
@@ -45,15 +57,15 @@ class Duty:
         purpose: what it is for, in one line.
         every_s: from the beginning of one tick to the next.
         ttl_s: how long a claim keeps peers out: three ticks or more, so that one slow claim does not move it.
-        work: does one tick; returns what it did in one line, "" where there was nothing to do. It may be cancelled, and
-            a tick of another node may follow at once.
+        work: does one tick, and says as it gets on; returns what it did in one line, "" where there was nothing to do.
+            It may be cancelled, and a tick of another node may follow at once.
     """
 
     name: str
     purpose: str
     every_s: float
     ttl_s: float
-    work: Callable[[], Awaitable[str]]
+    work: Callable[[Turned], Awaitable[str]]
 
     def __post_init__(self) -> None:
         if not 0 < 3 * self.every_s <= self.ttl_s or not SHORTEST_S <= self.ttl_s <= LONGEST_S:
@@ -91,6 +103,7 @@ class Claiming(Protocol):
 @dataclass(slots=True)
 class _Watched:
     duty: Duty
+    beat: Beat
     ticking: asyncio.Lock = field(default_factory=asyncio.Lock)
     was_claimed: bool = False
     last: Tick | None = None
@@ -103,12 +116,23 @@ class Duties:
         leases: None on a node that has no peers: every tick runs.
         owner: this process incarnation.
         may_work: whether this node has the role for duties.
+        beats: where the loops say that they turn; None where nobody watches.
     """
 
     def __init__(
-        self, duties: Sequence[Duty], leases: Claiming | None, *, owner: str, may_work: bool, clock: Clock
+        self,
+        duties: Sequence[Duty],
+        leases: Claiming | None,
+        *,
+        owner: str,
+        may_work: bool,
+        clock: Clock,
+        beats: Beats | None = None,
     ) -> None:
-        self._watched = {duty.name: _Watched(duty) for duty in duties}
+        beats = beats or Beats(clock.elapsed, math.inf)
+        self._beat_s = beats.beat_s
+        self._claim_s = min(CLAIM_S, beats.threshold_s / 2)
+        self._watched = {duty.name: _Watched(duty, beats.of(f"{duty.name} duty")) for duty in duties}
         self._leases = leases
         self._owner = owner
         self._may_work = may_work
@@ -168,14 +192,26 @@ class Duties:
         await see_through(self._stopping)
 
     async def _loop(self, watched: _Watched) -> None:
-        while not self._is_stopping:
-            next_at = self._clock.elapsed() + watched.duty.every_s
-            try:
+        try:
+            while not self._is_stopping:
+                watched.beat.stamp()
+                next_at = self._clock.elapsed() + watched.duty.every_s
                 await self._tick(watched)
-            except NotOnDuty:
-                break
-            await self._clock.sleep(next_at - self._clock.elapsed())
+                await self._rest(watched, next_at)
+        except NotOnDuty:
+            pass
+        finally:
+            # What has ended sits on nothing: it is told, and no reason to end the process.
+            watched.beat.stop()
+            if not self._is_stopping:
+                _log.error("duty_ended", duty=watched.duty.name)
         await asyncio.Event().wait()  # `stop` ends this task
+
+    async def _rest(self, watched: _Watched, until: float) -> None:
+        """Wait for the next tick, saying all the while that the loop turns."""
+        while (left_s := until - self._clock.elapsed()) > 0 and not self._is_stopping:
+            watched.beat.stamp()
+            await self._clock.sleep(min(left_s, self._beat_s))
 
     async def _tick(self, watched: _Watched) -> Tick:
         async with watched.ticking:
@@ -185,7 +221,7 @@ class Duties:
             ends_at = self._clock.elapsed() + watched.duty.ttl_s
             refusal = await self._claim(watched)
             if refusal is None:
-                outcome, detail = await self._work(watched.duty, ends_at - self._clock.elapsed())
+                outcome, detail = await self._work(watched, ends_at - self._clock.elapsed())
             else:
                 outcome, detail = refusal
             watched.last = Tick(outcome, detail, began_at)
@@ -198,7 +234,8 @@ class Duties:
             return None
         watched.was_claimed = True
         try:
-            answer = await self._leases.claim(duty.name, self._owner, ttl_s=duty.ttl_s)
+            claim = _awaited(self._leases.claim(duty.name, self._owner, ttl_s=duty.ttl_s))
+            answer = await self._tasks.within(claim, self._claim_s, self._clock.sleep, f"{duty.name}: claim")
         except Exception as error:  # noqa: BLE001 -- whatever is wrong with the claim, it is not a grant
             _log.warning("duty_claim_failed", duty=duty.name, error=str(error) or type(error).__name__)
             return "unclaimed", str(error) or type(error).__name__
@@ -207,9 +244,16 @@ class Duties:
             return "held", answer.holder or "unknown"
         return None
 
-    async def _work(self, duty: Duty, at_most_s: float) -> tuple[Outcome, str]:
+    async def _work(self, watched: _Watched, at_most_s: float) -> tuple[Outcome, str]:
+        duty = watched.duty
+
+        def turned() -> None:
+            if watched.beat.is_live:  # not of a tick that was asked for while the loop does not run
+                watched.beat.stamp()
+
         try:
-            done = await self._tasks.within(_awaited(duty.work()), at_most_s, self._clock.sleep, f"{duty.name}: tick")
+            work = _awaited(duty.work(turned))
+            done = await self._tasks.within(work, at_most_s, self._clock.sleep, f"{duty.name}: tick")
         except (CrewletError, TimeoutError) as error:
             problem = _STOPPING if self._is_stopping and isinstance(error, TimeoutError) else str(error)
             _log.warning("duty_tick_failed", duty=duty.name, error=problem)
@@ -252,5 +296,5 @@ class Duties:
             _log.warning("duty_not_released", duty=duty.name, error=str(error))
 
 
-async def _awaited(work: Awaitable[str]) -> str:
+async def _awaited(work: Awaitable[T]) -> T:
     return await work

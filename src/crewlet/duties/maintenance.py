@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from crewlet.duties.frame import Duty
+from crewlet.duties.frame import Duty, Turned
 from crewlet.duties.retiring import MailboxSweep
 from crewlet.ports.cells import Cells
 from crewlet.ports.errors import Unavailable
@@ -32,7 +32,7 @@ class Maintenance:
         purpose = "retires the mailboxes of removed seats; purges the markers of removed records"
         return Duty("maintenance", purpose, EVERY_S, 3 * EVERY_S, self.tick)
 
-    async def tick(self) -> str:
+    async def tick(self, turned: Turned) -> str:
         """Do both; one that fails does not keep the other.
 
         Raises:
@@ -41,12 +41,13 @@ class Maintenance:
         done: list[str] = []
         failed: list[str] = []
         try:
-            report = await self._sweep.sweep()
+            report = await self._sweep.sweep(turned)
             done.append(report.line())
             failed += report.errors
         except Unavailable as error:
             failed.append(f"mailboxes: {error}")
         for cells in self._ageless:
+            turned()
             try:
                 if purged := await cells.purge_markers(MARKERS_KEPT_S):
                     _log.info("removal_markers_purged", bucket=cells.name, markers=purged)

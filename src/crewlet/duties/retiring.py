@@ -83,18 +83,26 @@ class MailboxSweep:
         self._clock = clock
         self._entropy = entropy
         self._grace_s = grace_s
+        self._turned = _nothing
         self._tasks = Tasks("mailbox sweep")
 
-    async def sweep(self) -> Report:
+    async def sweep(self, turned: Callable[[], None] | None = None) -> Report:
         """Judge every seat once. One that fails does not keep the others.
+
+        Args:
+            turned: called as it gets on.
 
         Raises:
             Unavailable: what a sweep judges by cannot be read. Nothing was written.
         """
+        self._turned = turned or _nothing
         # A seat is registered before its mailbox is made, so what is listed first has a record by now if it has one.
         listed = await self._listed()
+        self._turned()
         register = await self._registry.list()
+        self._turned()
         await self._leases.list_live(SEAT)
+        self._turned()
         roster = await self._roster()
         report = Report()
         if roster is None:
@@ -102,6 +110,7 @@ class MailboxSweep:
         now = await self._registry.now()
         known = {*register.records, *roster, *(listed or ())} - register.unreadable
         for handle in sorted(known):
+            self._turned()
             record = register.records.get(handle)
             is_whole = listed is None or len(listed.get(handle, ())) == len(topics.mailbox(handle))
             decision = verdict(
@@ -179,6 +188,7 @@ class MailboxSweep:
         owner = f"{self._node_id}:retire-{self._entropy.token(4)}"
         ends_at = self._clock.elapsed() + budget_s(self._leases.ttl_s)
         claim = await self._leases.claim(seat_resource(handle), owner, gated=True)
+        self._turned()
         if isinstance(claim, ClaimRefused):
             _log.info("seat_mailbox_retirement_held", seat=handle, refused=claim.reason, holder=claim.holder)
             report.held.append(handle)
@@ -186,6 +196,7 @@ class MailboxSweep:
         try:
             await self._retire_held(record, owner, ends_at, report)
         finally:
+            self._turned()
             await self._release(handle, owner, claim.lease.epoch)
 
     async def _retire_held(self, record: MailboxRecord, owner: str, ends_at: float, report: Report) -> None:
@@ -206,8 +217,10 @@ class MailboxSweep:
                 assert_never(never)
         if record.retiring_since is not None:
             _log.warning("seat_mailbox_retirement_resumed", seat=handle, left_by=record.retiring_by)
+        self._turned()
         try:
             await self._delete(handle, ends_at)
+            self._turned()
         except (Unavailable, Fenced, TimeoutError) as error:
             await self._settle(await self._registry.update(marked.unmarked()), handle)
             raise Unavailable(f"the mailbox could not be deleted, and is tried again: {error}") from error
@@ -258,6 +271,10 @@ class MailboxSweep:
             await self._leases.release(seat_resource(handle), owner, epoch)
         except Unavailable as error:
             _log.warning("seat_lease_not_released", seat=handle, owner=owner, error=str(error))
+
+
+def _nothing() -> None:
+    return None
 
 
 def _is_done(result: WriteResult) -> bool:

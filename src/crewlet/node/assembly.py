@@ -208,6 +208,7 @@ class Node:
             clock=ports.clock,
             entropy=ports.entropy,
             has_peers=ports.leases_can_lapse,
+            beats=self.beats,
         )
         self._mailboxes, self._duties = work.mailboxes, work.duties
         self.seats = SeatRuntime(

@@ -7,6 +7,7 @@ from crewlet.company.model import Company
 from crewlet.duties.frame import Duties, Tick
 from crewlet.duties.maintenance import Maintenance
 from crewlet.duties.retiring import MailboxSweep
+from crewlet.kit.beats import Beats
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRegistry
 from crewlet.node.dutystatus import DutiesSnapshot, DutySnapshot, TickSnapshot
@@ -107,12 +108,14 @@ async def open_company_work(
     clock: Clock,
     entropy: Entropy,
     has_peers: bool,
+    beats: Beats,
 ) -> CompanyWork:
     """Open the registry and the duties' leases, and put the duties together. Nothing ticks yet.
 
     Args:
         grace_s: how long a removed seat's mail is kept.
         has_peers: whether another node may do a duty; if not, none is leased.
+        beats: where the duties say that they turn.
 
     Raises:
         Unavailable: nobody answered within the bring-up budget.
@@ -140,7 +143,7 @@ async def open_company_work(
         ageless = [records, epochs]
         duty_leases = DutyLeases(bucket, epochs, clock=clock, entropy=entropy)
     every = [Maintenance(sweep, ageless).duty()]
-    duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock)
+    duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock, beats=beats)
     desk = DutyDesk(duties, duty_leases, bucket, node_id=node_id, owner=owner)
     return CompanyWork(mailboxes, roster, duties, desk)
 
