@@ -1,115 +1,29 @@
 """Python seats with real workers: what their functions may do, and that nothing of them stays."""
 
 import asyncio
-import itertools
-import math
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from process_kit import ENV, children, is_running, until
+from seat_bench import DESK, SEATS, SeatBench
 
-from crewlet.adapters.process import LocalPrograms
-from crewlet.adapters.system.clock import SystemClock
-from crewlet.company.model import Company, PythonRunner, Seat
-from crewlet.mail.envelope import Envelope
+from crewlet.company.model import PythonRunner, Seat
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.errors import Fenced
-from crewlet.ports.term import Term
-from crewlet.ports.tools import ToolAnswer, ToolInfo
-from crewlet.seats.fence import SeatFence
 from crewlet.turns.runners import ProgramBroke, PythonTurns
-from crewlet.turns.turn import OutgoingMail, RoundUsage, Turn, TurnResult
+from crewlet.turns.turn import OutgoingMail, RoundUsage, TurnResult
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
-SEATS = Path(__file__).parent / "seats"
-_DESK = Company("Desk")
-
-
-class _Tools:
-    infos = (ToolInfo("add", "adds", {"type": "object"}), ToolInfo("fail", "fails", {"type": "object"}))
-
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
-        return ToolAnswer(str(sum(arguments.values())), is_error=name == "fail")
-
-
-class _Bench:
-    """One python seat for one tenure."""
-
-    def __init__(self) -> None:
-        self.clock = SystemClock()
-        self.programs = LocalPrograms()
-        self.fence = SeatFence(Term("seat:alice", "node-a:1", 7), self.clock, math.inf)
-        self.sent: list[OutgoingMail] = []
-        self.shown: list[str] = []
-        self.spent: list[RoundUsage] = []
-        self.changes: list[tuple[bool, str | None]] = []
-        self.turns: PythonTurns | None = None
-        self._runs = itertools.count()
-
-    async def start(self, target: str, *, path: Path = SEATS, timeout_s: float | None = None) -> PythonTurns:
-        """Have its worker started, and wait until it is ready or says why not."""
-        self.seat = Seat("alice", runner=PythonRunner(target, str(path), {"COLOUR": "red"}, timeout_s))
-        turns = self.turns = PythonTurns(self.seat, self.programs, clock=self.clock, base_env=ENV)
-        turns.start(self.fence, lambda: self.changes.append((turns.is_ready, turns.trouble)))
-        await until(lambda: turns.is_ready or turns.trouble is not None)
-        return turns
-
-    async def run(self, body: str = "hi") -> TurnResult:
-        assert self.turns is not None
-        return await self.turns.run(self._turn(body))
-
-    async def ready(self) -> None:
-        assert self.turns is not None
-        turns = self.turns
-        await until(lambda: turns.is_ready)
-
-    def _turn(self, body: str) -> Turn:
-        mail = Envelope(
-            id="e1",
-            type="external_notification",
-            timestamp="2030-01-01T00:00:00Z",
-            source="seat:bob",
-            to="alice",
-            body=body,
-            conversation="c1",
-        )
-        return Turn(
-            f"t{next(self._runs)}",
-            "w1",
-            self.seat,
-            [mail],
-            self.fence,
-            self._send,
-            self.shown.append,
-            _nothing_leaves,
-            tools=_Tools(),
-            usage=self._spend,
-        )
-
-    async def _send(self, mail: OutgoingMail) -> str:
-        if mail.to == "nobody":
-            raise UnknownSeat("nobody", _DESK)
-        self.sent.append(mail)
-        return f"m{len(self.sent)}"
-
-    async def _spend(self, usage: RoundUsage) -> None:
-        self.spent.append(usage)
-
-
-def _nothing_leaves(what: str) -> None:
-    raise AssertionError(what)
-
 
 @pytest.fixture
-async def bench() -> AsyncIterator[_Bench]:
+async def bench() -> AsyncIterator[SeatBench]:
     before = children()
-    made = _Bench()
+    made = SeatBench()
     yield made
     if made.turns is not None:
         await made.turns.end()
@@ -117,7 +31,7 @@ async def bench() -> AsyncIterator[_Bench]:
     assert children() <= before
 
 
-async def test_a_plain_function_works_turn_after_turn_in_one_process(bench: _Bench) -> None:
+async def test_a_plain_function_works_turn_after_turn_in_one_process(bench: SeatBench) -> None:
     await bench.start("desk:plain")
     assert await bench.run("one") == TurnResult("delivered", "m1 at 7")
     assert await bench.run("two") == TurnResult("delivered", "m2 at 7")
@@ -128,19 +42,19 @@ async def test_a_plain_function_works_turn_after_turn_in_one_process(bench: _Ben
     assert bench.spent == [RoundUsage(1, "test-model", 10, 5)] * 2
 
 
-async def test_an_async_function_calls_tools_side_by_side_and_is_told_what_was_refused(bench: _Bench) -> None:
+async def test_an_async_function_calls_tools_side_by_side_and_is_told_what_was_refused(bench: SeatBench) -> None:
     await bench.start("desk:asynchronous")
     for _ in range(2):
-        assert await bench.run() == TurnResult("delivered", f"3 True {UnknownSeat('nobody', _DESK)}")
+        assert await bench.run() == TurnResult("delivered", f"3 True {UnknownSeat('nobody', DESK)}")
     assert len({shown.split()[3] for shown in bench.shown}) == 1
 
 
-async def test_an_object_with_an_async_call_will_do_and_runs_in_the_folder_of_its_module(bench: _Bench) -> None:
+async def test_an_object_with_an_async_call_will_do_and_runs_in_the_folder_of_its_module(bench: SeatBench) -> None:
     await bench.start("desk:handler")
     assert await bench.run() == TurnResult("delivered", "an object, in seats")
 
 
-async def test_a_function_that_does_nothing_took_no_action(bench: _Bench) -> None:
+async def test_a_function_that_does_nothing_took_no_action(bench: SeatBench) -> None:
     await bench.start("desk:nothing")
     assert await bench.run() == TurnResult("no_action")
 
@@ -154,7 +68,7 @@ async def test_a_function_that_does_nothing_took_no_action(bench: _Bench) -> Non
     ],
 )
 async def test_a_function_that_raises_breaks_its_turn_in_one_line_and_the_next_can_run(
-    bench: _Bench, function: str, kind: str, says: str
+    bench: SeatBench, function: str, kind: str, says: str
 ) -> None:
     await bench.start(f"desk:{function}")
     for _ in range(2):
@@ -174,7 +88,7 @@ async def test_a_function_that_raises_breaks_its_turn_in_one_line_and_the_next_c
     ],
 )
 async def test_a_worker_that_dies_in_a_turn_is_named_and_another_takes_its_place_at_once(
-    bench: _Bench, function: str, body: str, says: str
+    bench: SeatBench, function: str, body: str, says: str
 ) -> None:
     turns = await bench.start(f"desk:{function}")
     with pytest.raises(ProgramBroke, match=says) as broke:
@@ -185,17 +99,17 @@ async def test_a_worker_that_dies_in_a_turn_is_named_and_another_takes_its_place
     assert turns.trouble is None
 
 
-async def test_nothing_that_is_printed_gets_into_the_protocol(bench: _Bench) -> None:
+async def test_nothing_that_is_printed_gets_into_the_protocol(bench: SeatBench) -> None:
     await bench.start("desk:prints")
     assert await bench.run() == TurnResult("delivered", "unharmed")
 
 
-async def test_a_mail_of_ten_megabytes_is_refused_to_its_function(bench: _Bench) -> None:
+async def test_a_mail_of_ten_megabytes_is_refused_to_its_function(bench: SeatBench) -> None:
     await bench.start("desk:huge")
     assert (await bench.run()).detail.endswith("at most 1000000 are taken at once")
 
 
-async def test_a_function_that_talks_without_end_is_ended_and_named(bench: _Bench) -> None:
+async def test_a_function_that_talks_without_end_is_ended_and_named(bench: SeatBench) -> None:
     await bench.start("desk:chatters")
     with pytest.raises(ProgramBroke) as broke:
         await bench.run()
@@ -203,7 +117,7 @@ async def test_a_function_that_talks_without_end_is_ended_and_named(bench: _Benc
     await bench.ready()
 
 
-async def test_a_function_that_takes_too_long_is_ended_and_named(bench: _Bench) -> None:
+async def test_a_function_that_takes_too_long_is_ended_and_named(bench: SeatBench) -> None:
     await bench.start("desk:waits", timeout_s=0.3)
     with pytest.raises(ProgramBroke) as broke:
         await bench.run()
@@ -213,12 +127,12 @@ async def test_a_function_that_takes_too_long_is_ended_and_named(bench: _Bench) 
 
 
 async def test_a_function_that_holds_its_interpreter_and_ignores_sigterm_holds_up_nobody_and_is_ended_with_its_children(
-    bench: _Bench,
+    bench: SeatBench,
 ) -> None:
     turns = await bench.start("desk:holds_the_lock")
     turn = asyncio.create_task(bench.run())
     await until(lambda: bool(bench.shown))
-    other = _Bench()
+    other = SeatBench()
     await other.start("desk:plain")
     assert (await other.run()).outcome == "delivered"
     assert other.turns is not None
@@ -232,7 +146,7 @@ async def test_a_function_that_holds_its_interpreter_and_ignores_sigterm_holds_u
     assert turns.trouble is None
 
 
-async def test_a_check_passes_while_the_term_is_good_and_ends_the_turn_when_it_is_lost(bench: _Bench) -> None:
+async def test_a_check_passes_while_the_term_is_good_and_ends_the_turn_when_it_is_lost(bench: SeatBench) -> None:
     await bench.start("desk:checks")
     turn = asyncio.create_task(bench.run())
     await until(lambda: bool(bench.shown))
@@ -244,7 +158,7 @@ async def test_a_check_passes_while_the_term_is_good_and_ends_the_turn_when_it_i
     assert bench.programs.running == frozenset()
 
 
-async def test_a_seat_that_is_lost_has_its_worker_ended_and_no_other_started(bench: _Bench) -> None:
+async def test_a_seat_that_is_lost_has_its_worker_ended_and_no_other_started(bench: SeatBench) -> None:
     turns = await bench.start("desk:waits")
     turn = asyncio.create_task(bench.run())
     await until(lambda: bool(bench.shown))
@@ -257,7 +171,7 @@ async def test_a_seat_that_is_lost_has_its_worker_ended_and_no_other_started(ben
     assert bench.programs.running == frozenset()
 
 
-async def test_the_end_of_a_tenure_sees_its_worker_end_in_the_middle_of_a_turn(bench: _Bench) -> None:
+async def test_the_end_of_a_tenure_sees_its_worker_end_in_the_middle_of_a_turn(bench: SeatBench) -> None:
     turns = await bench.start("desk:waits")
     turn = asyncio.create_task(bench.run())
     await until(lambda: bool(bench.shown))
@@ -268,7 +182,7 @@ async def test_the_end_of_a_tenure_sees_its_worker_end_in_the_middle_of_a_turn(b
 
 
 async def test_a_fork_of_the_worker_can_neither_act_for_the_seat_nor_end_its_turn(
-    bench: _Bench, tmp_path: Path
+    bench: SeatBench, tmp_path: Path
 ) -> None:
     await bench.start("desk:forks")
     assert await bench.run(str(tmp_path / "said")) == TurnResult("delivered", "one of us")
@@ -277,7 +191,7 @@ async def test_a_fork_of_the_worker_can_neither_act_for_the_seat_nor_end_its_tur
     assert await bench.run(str(tmp_path / "said")) == TurnResult("delivered", "one of us")
 
 
-async def test_nothing_is_sent_through_a_turn_that_is_over(bench: _Bench) -> None:
+async def test_nothing_is_sent_through_a_turn_that_is_over(bench: SeatBench) -> None:
     await bench.start("desk:too_late")
     assert (await bench.run()).detail == "kept"
     assert (await bench.run()).detail == "the turn is over"
@@ -285,7 +199,7 @@ async def test_nothing_is_sent_through_a_turn_that_is_over(bench: _Bench) -> Non
 
 
 @pytest.mark.parametrize("function", ["leaves_a_task", "leaves_a_thread"])
-async def test_what_a_function_leaves_running_says_nothing_after_its_turn(bench: _Bench, function: str) -> None:
+async def test_what_a_function_leaves_running_says_nothing_after_its_turn(bench: SeatBench, function: str) -> None:
     await bench.start(f"desk:{function}")
     for _ in range(3):
         assert await bench.run() == TurnResult("delivered", "done")
@@ -304,7 +218,7 @@ async def test_what_a_function_leaves_running_says_nothing_after_its_turn(bench:
     ],
 )
 async def test_a_module_that_cannot_be_loaded_is_told_in_one_line_and_taken_up_when_it_is_mended(
-    bench: _Bench, tmp_path: Path, source: str | None, target: str, says: str
+    bench: SeatBench, tmp_path: Path, source: str | None, target: str, says: str
 ) -> None:
     if source is not None:
         (tmp_path / "desk.py").write_text(source)
@@ -320,12 +234,12 @@ async def test_a_module_that_cannot_be_loaded_is_told_in_one_line_and_taken_up_w
     assert await bench.run() == TurnResult("delivered", "mended")
 
 
-async def test_a_folder_that_is_missing_is_told(bench: _Bench, tmp_path: Path) -> None:
+async def test_a_folder_that_is_missing_is_told(bench: SeatBench, tmp_path: Path) -> None:
     turns = await bench.start("desk:run", path=tmp_path / "gone")
     assert turns.trouble == f"the working folder {tmp_path / 'gone'} is missing or not a folder"
 
 
-async def test_a_worker_that_dies_between_turns_is_told_and_replaced(bench: _Bench) -> None:
+async def test_a_worker_that_dies_between_turns_is_told_and_replaced(bench: SeatBench) -> None:
     turns = await bench.start("desk:plain")
     await bench.run()
     (pid,) = bench.programs.running
@@ -336,7 +250,7 @@ async def test_a_worker_that_dies_between_turns_is_told_and_replaced(bench: _Ben
     assert (await bench.run()).outcome == "delivered"
 
 
-async def test_rounds_of_starts_turns_and_cancellations_leave_no_process_and_no_zombie(bench: _Bench) -> None:
+async def test_rounds_of_starts_turns_and_cancellations_leave_no_process_and_no_zombie(bench: SeatBench) -> None:
     """Cut at ever later instants: in the spawn, in the load, between turns, in a turn."""
     before = children()
     for round_ in range(24):
