@@ -15,20 +15,21 @@ from crewlet.ports.mail import Ack, Defer
 from crewlet.testing.sim.mutants.planting import plant, put
 from crewlet.turns import sending
 from crewlet.turns.dispatch import SeatDispatch
+from crewlet.turns.endings import Endings
 
 
 @plant("ack before ledger")
 def _ack_before_ledger(stack: ExitStack) -> None:
     kept: list[asyncio.Task[None]] = []
 
-    async def complete(self: SeatDispatch, *args: Any, **kwargs: Any) -> None:
+    async def complete(self: Endings, *args: Any, **kwargs: Any) -> None:
         async def later() -> None:
             await self._clock.sleep(0.05)
             await original(self, *args, **kwargs)
 
         kept.append(asyncio.get_running_loop().create_task(later()))
 
-    original = put(stack, SeatDispatch, "_complete", complete)
+    original = put(stack, Endings, "_complete", complete)
 
 
 @plant("republish on fence")
@@ -53,19 +54,19 @@ def _ledger_not_read(stack: ExitStack) -> None:
 
 @plant("ledger not written")
 def _ledger_not_written(stack: ExitStack) -> None:
-    async def complete(self: SeatDispatch, *args: Any, **kwargs: Any) -> None:
+    async def complete(self: Endings, *args: Any, **kwargs: Any) -> None:
         return
 
-    put(stack, SeatDispatch, "_complete", complete)
+    put(stack, Endings, "_complete", complete)
 
 
 @plant("broken turn acked")
 def _broken_acked(stack: ExitStack) -> None:
-    async def broke(self: SeatDispatch, run: Any, work: Any, reason: str) -> Any:
+    async def broke(self: Endings, run: Any, work: Any, reason: str) -> Any:
         await original(self, run, work, reason)
         return Ack()
 
-    original = put(stack, SeatDispatch, "_broke", broke)
+    original = put(stack, Endings, "_broke", broke)
 
 
 @plant("mail under a fresh id")
