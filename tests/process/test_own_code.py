@@ -81,3 +81,17 @@ async def test_the_graph_of_a_framework_answers_and_is_built_once() -> None:
         assert await bench.run("world hello") == TurnResult("delivered", "Hello world")
         assert [usage.round for usage in bench.spent] == [1, 2, 1, 2]
         assert [mail.body for mail in bench.sent] == ["Hello world"] * 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_the_functions_of_the_how_to_run_as_they_are(tmp_path: Path, number: int) -> None:
+    page = (EXAMPLE.parents[3] / "docs" / "how-to" / "python-seats.md").read_text()
+    (tmp_path / "agents.py").write_text(page.split("```python\n")[number + 1].split("```", 1)[0])
+    bench = SeatBench()
+    turns = await bench.start("agents:run", path=tmp_path)
+    try:
+        wanted = (TurnResult("delivered", "answered"), TurnResult("no_action", "nothing for me"))
+        assert await bench.run("hi") == wanted[number]
+        assert [mail.body for mail in bench.sent] == (["got 2 characters"] if number == 0 else [])
+    finally:
+        await turns.end()

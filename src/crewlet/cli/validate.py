@@ -1,15 +1,16 @@
 """`crewlet validate`: hold both files against every rule, without starting anything."""
 
+import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, load
 from crewlet.cli.printing import print_facts, print_json
-from crewlet.company.model import CommandRunner, Company, LlmRunner, ScriptRunner
+from crewlet.company.model import CommandRunner, Company, LlmRunner, PythonRunner, ScriptRunner
 from crewlet.node.settings import Settings
 
 
@@ -43,6 +44,8 @@ def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
         match seat.runner:
             case ScriptRunner(steps=()):
                 yield f"seat {seat.handle!r} has no steps to run: its mail is finished without any work."
+            case PythonRunner(target=target, path=path, env=env) if not _has_module(target, path, env):
+                yield f"seat {seat.handle!r} calls {target!r}, whose module is not in {path} nor installed."
             case CommandRunner(command=(program, *_), cwd=cwd) if not _is_found(program, cwd):
                 yield f"seat {seat.handle!r} runs {program!r}, which is not on this machine."
             case LlmRunner(models=models):
@@ -58,4 +61,12 @@ def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
 def _is_found(program: str, cwd: str | None) -> bool:
     return shutil.which(program) is not None or (
         "/" in program and shutil.which(str(Path(cwd or ".", program))) is not None
+    )
+
+
+def _has_module(target: str, path: str | None, env: Mapping[str, str]) -> bool:
+    top = target.partition(":")[0].partition(".")[0]
+    own = Path(path or ".", top)
+    return (
+        own.is_dir() or own.with_suffix(".py").is_file() or "PYTHONPATH" in env or importlib.util.find_spec(top) is not None
     )
