@@ -68,5 +68,8 @@ def _has_module(target: str, path: str | None, env: Mapping[str, str]) -> bool:
     top = target.partition(":")[0].partition(".")[0]
     own = Path(path or ".", top)
     return (
-        own.is_dir() or own.with_suffix(".py").is_file() or "PYTHONPATH" in env or importlib.util.find_spec(top) is not None
+        own.is_dir()
+        or own.with_suffix(".py").is_file()
+        or "PYTHONPATH" in env
+        or importlib.util.find_spec(top) is not None
     )
