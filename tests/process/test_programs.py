@@ -5,15 +5,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import uvloop
 from process_kit import ENV, children, is_running, python, until
 
-from crewlet.adapters.process import LocalPrograms
+from crewlet.adapters.process import LocalPrograms, tree
 from crewlet.ports.errors import Misuse
 from crewlet.ports.programs import OutputFlood, Program, ProgramNotStarted, ProgramSpec, ProgramUnproven
 
@@ -319,6 +321,30 @@ def test_the_orphans_of_a_long_run_do_not_stay_zombies(
         orphan = int(await _first(program))
         await until(lambda: not os.path.exists(f"/proc/{orphan}"))
         await program.end()
+
+    on_loop(case)
+
+
+def test_one_look_at_all_processes_serves_all_programs(
+    on_loop: Callable[[Case], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes milliseconds of the loop that renews the leases, and some programs stay as long as their seats."""
+    period_s, looks = 0.02, list[float]()
+    look = tree.dead_children
+
+    def noted() -> Sequence[tree.Dead]:
+        looks.append(time.monotonic())
+        return look()
+
+    monkeypatch.setattr("crewlet.adapters.process.programs._REAP_EVERY_S", period_s)
+    monkeypatch.setattr(tree, "dead_children", noted)
+
+    async def case(programs: LocalPrograms) -> None:
+        started = [await programs.spawn(_shell("sleep 60")) for _ in range(5)]
+        await until(lambda: len(looks) >= 6)
+        assert all(later - earlier >= period_s / 2 for earlier, later in pairwise(looks))
+        for program in started:
+            await program.end()
 
     on_loop(case)
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -118,8 +118,9 @@ class LocalPrograms(Programs):
         self._reaping = asyncio.get_running_loop().call_later(_REAP_EVERY_S, self._reap)
 
     def _reap(self) -> None:
+        dead = tree.dead_children()
         for program in self._running.values():
-            program.reap_orphans()
+            program.reap_orphans(dead)
         self._reap_later()
 
 
@@ -165,8 +166,8 @@ class LocalProgram(Program):
     async def wait(self) -> int:
         return await asyncio.shield(self._exit.code)
 
-    def reap_orphans(self) -> None:
-        self._tree.reap_orphans()
+    def reap_orphans(self, dead: Sequence[tree.Dead]) -> None:
+        self._tree.reap_orphans(dead)
 
     async def end(self, *, grace_s: float = 0.0) -> None:
         if self._is_ended:

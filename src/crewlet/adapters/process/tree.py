@@ -23,7 +23,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from secrets import randbelow
 from typing import ClassVar, NamedTuple, Protocol
@@ -53,8 +53,12 @@ class Tree(Protocol):
         """
         ...
 
-    def reap_orphans(self) -> None:
-        """Bury those of the program's orphans that have died by themselves, so that a long run leaves no zombies."""
+    def reap_orphans(self, dead: "Sequence[Dead]") -> None:
+        """Bury those of the program's orphans that have died by themselves, so that a long run leaves no zombies.
+
+        Args:
+            dead: what `dead_children` has just found, for all the programs that are looked after together.
+        """
         ...
 
     def root_was_reaped(self) -> None:
@@ -75,6 +79,18 @@ class _Process(NamedTuple):
     @property
     def is_dead(self) -> bool:
         return self.state in "ZX"
+
+
+Dead = tuple[_Process, int]
+"""A child of this process that has died and is not buried, and its mark."""
+
+
+def dead_children() -> "Sequence[Dead]":
+    """What may be buried: one look through `/proc` takes milliseconds, so one has to do for any number of programs."""
+    if not _IS_LINUX:
+        return ()
+    me = os.getpid()
+    return [(p, _mark_of(p.pid)) for p in _snapshot() if p.is_dead and p.ppid == me]
 
 
 def adopt_orphans() -> bool:
@@ -168,9 +184,8 @@ class _MarkedTree:
         self._bury(seen)
         return frozenset(process.pid for process in seen)
 
-    def reap_orphans(self) -> None:
-        me = os.getpid()
-        self._bury(p for p in _snapshot() if p.is_dead and p.ppid == me and _mark_of(p.pid) in self._marks)
+    def reap_orphans(self, dead: "Sequence[Dead]") -> None:
+        self._bury(process for process, mark in dead if mark in self._marks)
 
     def _members(self, processes: list[_Process]) -> list[_Process]:
         marks = {p.pid: _mark_of(p.pid) for p in processes}
@@ -245,7 +260,7 @@ class _GroupTree:
             return frozenset()
         return frozenset((self._root,))
 
-    def reap_orphans(self) -> None:
+    def reap_orphans(self, dead: "Sequence[Dead]") -> None:
         """Orphans go to the system's first process here."""
 
 
