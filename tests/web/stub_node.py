@@ -17,7 +17,9 @@ from crewlet.company.model import Company, Seat
 from crewlet.duties.frame import UnknownDuty
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.pauses import PAUSES_BUCKET, Pauses
+from crewlet.node.budgetdesk import BudgetDesk
 from crewlet.node.dutystatus import DutiesSnapshot, DutySnapshot, TickSnapshot
+from crewlet.node.historydesk import UnknownTurn
 from crewlet.node.letterdesk import UnknownLetter
 from crewlet.node.mailstatus import (
     DroppedLetter,
@@ -39,9 +41,13 @@ from crewlet.node.status import (
     SentMail,
     Unplaceable,
 )
+from crewlet.node.turnstatus import SeatTail, TurnDetail, TurnSnapshot
 from crewlet.ports.errors import Unavailable
+from crewlet.ports.history import CallLine, DispatchLine, RoundLine
 from crewlet.ports.mail import Backlog, Mail
 from crewlet.testing.faults import FaultyCells
+from crewlet.turns.budget import Caps
+from crewlet.turns.budgets import BUDGETS_BUCKET, Budgets
 from crewlet.web.app import create_app
 from crewlet.web.server import Server, serve
 
@@ -160,6 +166,60 @@ class StubLetters:
         return found
 
 
+TURN = TurnSnapshot(
+    sequence=3,
+    turn_id="0a1b2c3d-turn",
+    seat="writer",
+    state="running",
+    epoch=7,
+    runner="llm",
+    work_key="w1",
+    triggers=("order-1",),
+    began_at=STARTED,
+    round=2,
+    tool="files_write",
+    progress="half\x1b[2J way",
+    progressed_at=STARTED,
+    quiet_s=41.5,
+)
+
+
+@dataclass(slots=True)
+class StubHistory:
+    """One running turn; `tails` are answered first, one a request."""
+
+    tails: list[SeatTail] = field(default_factory=list[SeatTail])
+    asked: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    problem: Exception | None = None
+
+    async def tail(self, handle: str, *, after: int = 0, limit: int = 20) -> SeatTail:
+        self.asked.append((handle, after, limit))
+        if self.problem is not None:
+            raise self.problem
+        if handle == "nobody":
+            raise UnknownSeat(handle, COMPANY)
+        if len(self.tails) > 1:
+            return self.tails.pop(0)
+        if self.tails:
+            return self.tails[0]
+        lost = DispatchLine("writer", ("order-0",), "defer", "not owned here", STARTED)
+        return SeatTail(handle, "n1", "n1", True, (TURN,), (lost,))
+
+    async def turn(self, turn_id: str) -> TurnDetail:
+        if not TURN.turn_id.startswith(turn_id):
+            raise UnknownTurn(f"this node (n1) remembers no turn {turn_id!r}")
+        rounds = (RoundLine(1, STARTED, STARTED, "m", 10, 5), RoundLine(2, STARTED, None, "", 0, 0))
+        call = CallLine(1, 2, "files_write", "files", True, "k", "{}", STARTED, None, False, "")
+        return TurnDetail(TURN, rounds, (call,))
+
+
+def real_budgets() -> BudgetDesk:
+    """The real verbs, over a bucket in this process."""
+    cells = LocalBucket(BUDGETS_BUCKET, LocalCells(SystemClock()), None)
+    budgets = Budgets(cells, lambda spender: Caps(day=100) if spender == "writer" else Caps(), lambda: UTC)
+    return BudgetDesk(budgets, lambda: COMPANY)
+
+
 @dataclass(slots=True)
 class StubCommands:
     """Keeps what was sent; raises `problem` when there is one."""
@@ -173,6 +233,8 @@ class StubCommands:
     letters: StubLetters = field(default_factory=StubLetters)
     problem: Exception | None = None
     duties: StubDuties = field(default_factory=StubDuties)
+    history: StubHistory = field(default_factory=StubHistory)
+    budgets: BudgetDesk = field(default_factory=real_budgets)
 
     def __post_init__(self) -> None:
         self.pausing, self.pauses = real_pausing(self.backlogs)
@@ -224,7 +286,8 @@ class StubNode:
     def reset(self) -> None:
         fresh = StubNode()
         self.snapshot, self.fleet_snapshot, self.fleet_problem = fresh.snapshot, fresh.fleet_snapshot, None
-        self.commands.duties = StubDuties()
+        self.commands.duties, self.commands.history = StubDuties(), StubHistory()
+        self.commands.budgets = real_budgets()
         self.commands.inboxes, self.commands.letters = {}, StubLetters()
         self.commands.sent, self.commands.outcomes, self.commands.problem = [], {}, None
         self.commands.backlogs.problem = None

@@ -242,6 +242,13 @@ def test_the_description_names_every_route_and_its_refusals(api: Served) -> None
         "/seats/{handle}/mail/{message_id}",
         "/seats/{handle}/pause",
         "/seats/{handle}/resume",
+        "/seats/{handle}/turns",
+        "/turns/{turn_id}",
+        "/budgets",
+        "/budget",
+        "/budget/reset",
+        "/seats/{handle}/budget",
+        "/seats/{handle}/budget/reset",
         "/units/{unit}/pause",
         "/units/{unit}/resume",
     }

@@ -2,7 +2,7 @@
 
 import typer
 
-from crewlet.cli import demo, dlq, duty, init, node, plan, seat, sim, status, up, validate, version
+from crewlet.cli import budget, demo, dlq, duty, init, node, plan, seat, sim, status, tail, up, validate, version
 
 app = typer.Typer(
     name="crewlet",
@@ -31,6 +31,8 @@ app.command("up")(up.up)
 app.add_typer(node.app, name="node")
 app.command("status")(status.status)
 app.add_typer(seat.app, name="seat")
+app.add_typer(tail.app, name="turn")
+app.add_typer(budget.app, name="budget")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(duty.app, name="duty")
 app.command("demo")(demo.demo)

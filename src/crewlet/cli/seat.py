@@ -15,12 +15,14 @@ from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOpti
 from crewlet.cli.pauses import pause_seat, pause_words, resume_seat
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
 from crewlet.cli.sending import body_of, check_names, deliver, follow, is_utf8
+from crewlet.cli.tail import tail_seat
 
 _GOOD = ("delivered", "no_action")
 
 app = typer.Typer(help="The company's seats and their mail.", no_args_is_help=True, rich_markup_mode=None)
 app.command("pause")(pause_seat)
 app.command("resume")(resume_seat)
+app.command("tail")(tail_seat)
 
 
 @app.command("list")

@@ -23,10 +23,12 @@ from crewlet.mail.pauses import PAUSES_BUCKET, Pauses
 from crewlet.mail.pausewatch import PauseWatch
 from crewlet.mail.replays import REPLAYS_BUCKET, Replays
 from crewlet.mail.retirement import GRACE_S
+from crewlet.node.budgetdesk import BudgetDesk
 from crewlet.node.commands import Commands
 from crewlet.node.duties import DutyDesk, open_company_work
 from crewlet.node.fleet import FleetReader
 from crewlet.node.freednews import FreedNews
+from crewlet.node.historydesk import HistoryDesk
 from crewlet.node.inboxdesk import InboxDesk
 from crewlet.node.keeping import forget_in_time
 from crewlet.node.letterdesk import LetterDesk
@@ -337,6 +339,7 @@ class Node:
             dead_letters=self._mail.tally.dead_letters or None,
             failed_burials=self._mail.tally.failed_burials or None,
             held_back=dict(self.seats.held_back()) or None,
+            waiting=dict(self.seats.waiting()) or None,
         )
 
     async def fleet(self) -> FleetSnapshot:
@@ -361,7 +364,17 @@ class Node:
         )
         replays = Replays(self._mail, self._ledger, lambda: ports.cells.open(REPLAYS_BUCKET), config.owner, ports.clock)
         letters = LetterDesk(self._mail.dead_letters, replays, self.company, config.node_id)
-        return Commands(self._outbox, ports.entropy, inboxes, letters, duties, pausing)
+        history = HistoryDesk(
+            history=ports.history,
+            company=self.company,
+            fleet=self.fleet,
+            running=self.seats.running_turns,
+            waiting=self.seats.waiting,
+            node_id=config.node_id,
+            clock=ports.clock,
+        )
+        budgets = BudgetDesk(self._budgets, self.company)
+        return Commands(self._outbox, ports.entropy, inboxes, letters, duties, pausing, history, budgets)
 
     def _fence(self, handle: str) -> Fence | None:
         return self.host.fence(handle)

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import Outbox
+from crewlet.node.budgetdesk import BudgetDesk
 from crewlet.node.duties import DutyDesk
+from crewlet.node.historydesk import HistoryDesk
 from crewlet.node.inboxdesk import InboxDesk
 from crewlet.node.letterdesk import LetterDesk
 from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
@@ -26,6 +28,8 @@ class Commands:
     letters: LetterDesk
     duties: DutyDesk
     pausing: Pausing
+    history: HistoryDesk
+    budgets: BudgetDesk
 
     async def send_mail(
         self,

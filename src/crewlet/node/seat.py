@@ -84,6 +84,7 @@ class SeatRuntime:
         self._standing: dict[str, tuple[Term, StandingRunner]] = {}
         self._last_errors: dict[str, str] = {}
         self._waiting: dict[str, str] = {}
+        self._turns: dict[str, str] = {}
 
     @property
     def in_flight(self) -> int:
@@ -99,6 +100,10 @@ class SeatRuntime:
     def tool_servers(self, term: Term) -> Sequence[ToolServer]:
         """What offers tools to the agent of a tenure."""
         return self._tools.of(term)
+
+    def running_turns(self) -> Mapping[str, str]:
+        """The ids of the turns that run now, by handle."""
+        return self._turns
 
     def waiting(self) -> Mapping[str, str]:
         """What the running turn of a held seat waits for outside, by handle, for those that do."""
@@ -119,6 +124,10 @@ class SeatRuntime:
             case "started" | "waiting" | "fenced" | "parked" | "stopped":
                 pass
         self._waiting.pop(note.handle, None)
+        if note.stage == "started":
+            self._turns[note.handle] = note.turn_id
+        elif note.stage != "waiting" and self._turns.get(note.handle) == note.turn_id:
+            del self._turns[note.handle]
 
     def holds(self, handle: str) -> Collection[str]:
         """The holds in force on the inbox of a seat that runs here."""

@@ -29,6 +29,7 @@ class HealthSnapshot:
         failed_burials: how often it failed to, and left the mail where it was; None with none.
         held_back: by handle, why the inbox of a held seat is not being read: the holds in force, or what was refused
             last, such as `not_owned`; None when all are read.
+        waiting: by handle, what a running turn waits for outside, its model's provider for one; None with none.
     """
 
     status: Literal["ok", "starting", "shutting_down"]
@@ -48,6 +49,7 @@ class HealthSnapshot:
     dead_letters: int | None = None
     failed_burials: int | None = None
     held_back: Mapping[str, str] | None = None
+    waiting: Mapping[str, str] | None = None
 
     @property
     def is_ready(self) -> bool:

@@ -15,6 +15,7 @@ from crewlet.web.metrics import exposition
 from crewlet.web.pauses import add_pauses
 from crewlet.web.ports import WebNode
 from crewlet.web.shapes import Live, Ready, SeatDetail
+from crewlet.web.turns import add_budgets, add_turns
 
 
 def create_app(node: WebNode, api: ApiSettings | None = None) -> FastAPI:
@@ -41,6 +42,8 @@ def create_app(node: WebNode, api: ApiSettings | None = None) -> FastAPI:
     add_letters(app, node)
     add_duties(app, node)
     add_pauses(app, node)
+    add_turns(app, node)
+    add_budgets(app, node)
     return app
 
 

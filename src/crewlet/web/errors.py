@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from crewlet.duties.frame import NotOnDuty, UnknownDuty
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.replays import ReplayUnsure
+from crewlet.node.historydesk import UnknownTurn
 from crewlet.node.letterdesk import UnknownLetter
 from crewlet.node.pausing import PauseLost, UnknownUnit
 from crewlet.ports.errors import Misuse, Unavailable
@@ -56,6 +57,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnknownLetter)
     def on_unknown_letter(request: Request, error: UnknownLetter) -> JSONResponse:
         return answer(404, "unknown_letter", _sentence(error))
+
+    @app.exception_handler(UnknownTurn)
+    def on_unknown_turn(request: Request, error: UnknownTurn) -> JSONResponse:
+        return answer(404, "unknown_turn", _sentence(error))
 
     @app.exception_handler(ReplayUnsure)
     def on_unsure(request: Request, error: ReplayUnsure) -> JSONResponse:

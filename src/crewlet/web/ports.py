@@ -6,6 +6,8 @@ from crewlet.mail.pauses import Wish
 from crewlet.node.dutystatus import DutiesSnapshot, TickSnapshot
 from crewlet.node.mailstatus import DroppedLetter, LetterDetail, Letters, ReplayedLetter, SeatMail
 from crewlet.node.status import FleetSnapshot, HealthSnapshot, MailOutcome, SeatPause, SentMail
+from crewlet.node.turnstatus import BudgetSnapshot, SeatTail, TurnDetail
+from crewlet.turns.budget import Caps
 
 
 class SeatPausing(Protocol):
@@ -26,6 +28,26 @@ class NodeDuties(Protocol):
     async def list(self) -> DutiesSnapshot: ...
 
     async def run(self, name: str) -> TickSnapshot: ...
+
+
+class NodeHistory(Protocol):
+    """The node's own turns; `node.historydesk.HistoryDesk` has the verbs, with the errors named there."""
+
+    async def tail(self, handle: str, *, after: int = 0, limit: int = 20) -> SeatTail: ...
+
+    async def turn(self, turn_id: str) -> TurnDetail: ...
+
+
+class NodeBudgets(Protocol):
+    """The budgets; `node.budgetdesk.BudgetDesk` has the verbs, with the errors named there."""
+
+    async def list(self) -> tuple[BudgetSnapshot, ...]: ...
+
+    async def show(self, seat: str | None) -> BudgetSnapshot: ...
+
+    async def set(self, seat: str | None, caps: Caps | None) -> BudgetSnapshot: ...
+
+    async def reset(self, seat: str | None) -> BudgetSnapshot: ...
 
 
 class NodeLetters(Protocol):
@@ -67,6 +89,12 @@ class NodeCommands(Protocol):
 
     @property
     def letters(self) -> NodeLetters: ...
+
+    @property
+    def history(self) -> NodeHistory: ...
+
+    @property
+    def budgets(self) -> NodeBudgets: ...
 
 
 class WebNode(Protocol):

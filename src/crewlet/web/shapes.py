@@ -6,6 +6,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 
 from crewlet.mail.pauses import Wish
 from crewlet.node.status import SeatPause, SeatSnapshot
+from crewlet.node.turnstatus import BudgetSnapshot
+from crewlet.turns.budget import Caps
 
 MESSAGE_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:=@+-]{0,199}$"
 
@@ -85,6 +87,37 @@ class SeatResumeIn(UnitResumeIn):
     pause: Annotated[str, StringConstraints(max_length=200)] | None = Field(
         default=None, description="end only the pause of this id"
     )
+
+
+Tokens = Annotated[int, Field(ge=0, lt=10**15)]
+
+
+class BudgetIn(BaseModel):
+    """A wish for caps: all of them at once, one that is left out sets no limit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    day: Tokens | None = Field(default=None, description="tokens a day")
+    week: Tokens | None = Field(default=None, description="tokens a week")
+    month: Tokens | None = Field(default=None, description="tokens a month")
+    unlimited: bool = Field(default=False, description="set no limit at all")
+    as_documented: bool = Field(default=False, description="go back to what the company document says")
+
+    @model_validator(mode="after")
+    def _is_one_wish(self) -> Self:
+        has_caps = (self.day, self.week, self.month) != (None, None, None)
+        if has_caps + self.unlimited + self.as_documented != 1:
+            raise ValueError("give caps, or unlimited, or as_documented, and only one of these")
+        return self
+
+    def caps(self) -> Caps | None:
+        return None if self.as_documented else Caps(self.day, self.week, self.month)
+
+
+class BudgetList(BaseModel):
+    """The budgets."""
+
+    budgets: tuple[BudgetSnapshot, ...]
 
 
 class UnitPauses(BaseModel):
