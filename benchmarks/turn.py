@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import llmturns
 from crewlet.adapters.process import LocalPrograms
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.company.model import PythonRunner, Seat
@@ -26,7 +27,7 @@ async def measure() -> dict[str, Any]:
     """`worker_ready_ms`: from the start of a `python` seat's worker to its first turn being possible, one at a time.
 
     `python_start_ms` is the bare interpreter, started and waited for in the same minute; `worker_ready_ratio` is one by
-    the other.
+    the other. Beside them, the figures of `benchmarks.llmturns`.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "noop.py").write_text("def run(turn):\n    return None\n")
@@ -36,6 +37,7 @@ async def measure() -> dict[str, Any]:
         "worker_ready_ms": round(ready, 1),
         "python_start_ms": round(bare, 1),
         "worker_ready_ratio": round(ready / bare, 2),
+        **await llmturns.measure(),
     }
 
 

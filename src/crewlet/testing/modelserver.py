@@ -5,6 +5,7 @@ and fails as providers do: with 429 and 500, slowly, with garbage, or in the mid
 
 `python -m crewlet.testing.modelserver SCRIPT.json [PORT]` serves a script until it is ended: for each seat the answers
 of a turn's rounds in their order, `{"text": ...}` or `{"tool": NAME, "arguments": {...}}`, the last of them for ever.
+One with `"after_s": SECONDS` takes its time.
 """
 
 import asyncio
@@ -331,11 +332,12 @@ def read_script(path: Path) -> dict[str, list[Answer]]:
 
 
 def _read_answer(entry: dict[str, Any]) -> Answer:
+    after_s = float(entry.get("after_s", 0))
     match entry:
         case {"tool": str(tool)}:
-            return Say(calls=[Call(tool, cast("dict[str, Any]", entry.get("arguments", {})))])
+            return Say(calls=[Call(tool, cast("dict[str, Any]", entry.get("arguments", {})))], after_s=after_s)
         case {"text": str(text)}:
-            return Say(text)
+            return Say(text, after_s=after_s)
         case _:
             raise ValueError(f"this is no answer: {json.dumps(entry)[:200]}")
 
