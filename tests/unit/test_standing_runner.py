@@ -1,13 +1,17 @@
 """A seat whose agent is kept between turns: its mail waits until the agent is there, and it goes before the lease."""
 
+from collections.abc import Collection
+from typing import Any
+
 import pytest
 from node_rig import Fleet
 
 from crewlet.company.model import Seat
 from crewlet.mail import topics
 from crewlet.node.assembly import Node
-from crewlet.ports.mail import DetachUnproven
+from crewlet.ports.mail import Attachment, DetachUnproven
 from crewlet.ports.programs import ProgramUnproven
+from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.turn import Fence, Runner, StandingRunner, Turn, TurnResult
 
@@ -78,6 +82,27 @@ async def test_mail_waits_for_an_agent_that_is_being_started_and_runs_when_it_is
     await desk.until(lambda: desk.agent.ran == ["one"], "it runs")
     assert node.health().held_back is None
     await desk.close()
+
+
+def test_the_inbox_is_held_from_its_very_attach_when_the_agent_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hold taken after it would come after the first delivery can."""
+    held: list[Collection[str]] = []
+    attach = TwinMail.attach
+
+    async def noted(mail: TwinMail, *args: Any, holds: Collection[str] = (), **options: Any) -> Attachment:
+        held.append(holds)
+        return await attach(mail, *args, holds=holds, **options)
+
+    monkeypatch.setattr(TwinMail, "attach", noted)
+
+    @in_virtual_time
+    async def case() -> None:
+        desk = _Desk(("a",))
+        await desk.open()
+        await desk.close()
+
+    case()
+    assert "agent_not_ready" in held[0]
 
 
 @in_virtual_time
