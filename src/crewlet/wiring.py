@@ -42,6 +42,7 @@ from crewlet.ports.inhand import Slots
 from crewlet.ports.history import History
 from crewlet.ports.mail import Mail
 from crewlet.ports.tools import ToolServerNotStarted
+from crewlet.supervisor.notify import Notify
 from crewlet.supervisor.page import PAGE_ENV, Page, PageDeadline, PageSlots
 from crewlet.supervisor.parent import BROKER_TOKEN_ENV, BROKER_URL_ENV
 from crewlet.supervisor.watchdog import Watchdog
@@ -99,6 +100,7 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
 
 async def _main(settings: Settings, company: Company) -> int:
     stopping = _stop_signals()
+    notify = Notify.taken_from_environment()
     entropy = SystemEntropy()
     owner = f"{settings.node.id}:{entropy.token(4)}"
     async with _history(settings) as history, _ports(settings, owner, entropy, stopping, history) as ports:
@@ -109,19 +111,27 @@ async def _main(settings: Settings, company: Company) -> int:
             return 0
         try:
             async with _served(node, settings):
-                with loop_watched(), _watchdog(node, can_lapse=ports.leases_can_lapse):
+                with loop_watched(), _watchdog(node, notify, can_lapse=ports.leases_can_lapse):
                     if await _unless_stopped(node.start(), stopping):
+                        notify.ready()
                         await stopping.wait()
+                    notify.stopping()
                 await node.drain()
         finally:
             await node.close()
     return 0
 
 
-def _watchdog(node: Node, *, can_lapse: bool) -> Watchdog:
+def _watchdog(node: Node, notify: Notify, *, can_lapse: bool) -> Watchdog:
     """Armed until the stop begins, which may take as long as it needs. The TTL in force is its limit."""
     beats = node.beats
-    return Watchdog(beats.worst, threshold_s=beats.threshold_s, poll_s=beats.beat_s, dies_at_thaw=can_lapse)
+    return Watchdog(
+        beats.worst,
+        threshold_s=beats.threshold_s,
+        poll_s=beats.beat_s,
+        dies_at_thaw=can_lapse,
+        on_healthy=notify.alive,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -23,7 +23,7 @@ class GivingBack:
     """
 
     def __init__(self, page: Page, broker: Broker) -> None:
-        environment = {PAGE_ENV: str(page.fd), **{name: os.environ[name] for name in ("PATH",) if name in os.environ}}
+        environment = {**os.environ, PAGE_ENV: str(page.fd)}
         if broker.plan.token is not None:
             environment[TOKEN_ENV] = broker.plan.token
         argv = ("-P", "-m", "crewlet.supervisor.giveback", str(broker.home), reachable(broker.plan.host))

@@ -22,6 +22,7 @@ from crewlet.supervisor.backoff import Backoff
 from crewlet.supervisor.broker import Broker, BrokerError, BrokerRefused, StoreInUse
 from crewlet.supervisor.giveback import TOKEN_ENV
 from crewlet.supervisor.nodeprocess import WEDGED, NodeProcess
+from crewlet.supervisor.notify import Notify
 from crewlet.supervisor.page import boottime
 from crewlet.supervisor.plan import PLAN_ENV, UpPlan
 from crewlet.supervisor.proof import Left, Proof, reap_orphans
@@ -86,7 +87,7 @@ def run(plan: UpPlan) -> int:
         return FAILED
     try:
         with SignalWaiter() as signals:
-            return _Parent(plan, signals).run()
+            return _Parent(plan, signals, Notify.taken_from_environment()).run()
     finally:
         os.close(lock)
 
@@ -105,9 +106,10 @@ class _Failed(Exception):
 class _Parent:
     """The state of the loop. Instants are readings of `boottime`."""
 
-    def __init__(self, plan: UpPlan, signals: SignalWaiter) -> None:
+    def __init__(self, plan: UpPlan, signals: SignalWaiter, notify: Notify) -> None:
         self._plan = plan
         self._signals = signals
+        self._notify = notify
         self._broker: Broker | None = None
         self._broker_since = 0.0
         self._broker_due: float | None = None
@@ -149,6 +151,9 @@ class _Parent:
         self._given_up -= reap_orphans(self._children())
         if self._exit_code is None and self._node_due is not None and boottime() >= self._node_due:
             self._start_node()
+        if self._node is not None and self._node.is_up():
+            self._notify.ready()
+        self._notify.alive()
 
     def _sleep_s(self) -> float:
         dues = [due for due in (self._node_due, self._broker_due) if due is not None]
@@ -285,6 +290,7 @@ class _Parent:
         stops = self._signals.stops
         if not stops or self._exit_code is not None:
             return
+        self._notify.stopping()
         if len(stops) > 1:
             say("stopped again: ending everything at once.")
             self._exit_code = FAILED

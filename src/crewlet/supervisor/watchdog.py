@@ -45,6 +45,7 @@ class Watchdog:
         threshold_s: the lease TTL in force.
         poll_s: how often it looks.
         dies_at_thaw: end a process that was frozen for longer than the threshold. Off where no peer can take over.
+        on_healthy: called on the watcher's thread each time that nothing was found amiss.
         leave: ends the process at once.
     """
 
@@ -55,12 +56,14 @@ class Watchdog:
         threshold_s: float,
         poll_s: float,
         dies_at_thaw: bool = True,
+        on_healthy: Callable[[], object] = lambda: None,
         leave: Callable[[int], object] = os._exit,
     ) -> None:
         self._worst = worst
         self._threshold_s = threshold_s
         self._poll_s = poll_s
         self._dies_at_thaw = dies_at_thaw
+        self._on_healthy = on_healthy
         self._leave = leave
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -97,6 +100,7 @@ class Watchdog:
                     self._bark(lag)
                 return
             self._rearm()
+            self._on_healthy()
 
     def _rearm(self) -> None:
         with suppress(OSError, ValueError):  # no standard error to print on: the other two ways are left
