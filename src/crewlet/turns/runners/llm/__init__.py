@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LlmTurns", "ModelBroke", "is_installed", "refuse_without_extra"]
 
-_REMEDY = 'install it with `pip install "crewlet[llm]"`'
+_REMEDY = "install it with `pip install '.[llm]'` in a clone of this repository"
 _LIBRARY = "pydantic_ai"
 _ENGINE = "crewlet.turns.runners.llm.engine"
 
