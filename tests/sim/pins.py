@@ -16,7 +16,7 @@ PINS = {
     "fence not checked before sending": Catch(
         SimOptions(143, minutes=6.0, faults=("pause", "outage", "stall")), SAFETY, "P8"
     ),
-    "no bound by the share": Catch(SimOptions(1, minutes=3.0), SAFETY, "P6"),
+    "no bound by the share": Catch(SimOptions(0, minutes=3.0), SAFETY, "P6"),
     "deaf after deferral": Catch(SimOptions(0, minutes=3.0, faults=("pause", "latency")), LIVENESS, "P6"),
     "never admitted again": Catch(SimOptions(3, minutes=3.0), LIVENESS, "P6"),
     "renewals not told to the inbox": Catch(SimOptions(0, minutes=3.0, faults=()), LIVENESS, "P6"),
@@ -30,9 +30,16 @@ PINS = {
     ),
     "acquire failure not taken down": Catch(SimOptions(0, minutes=3.0), SAFETY, "P1"),
     "ack before ledger": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
-    "ledger not read": Catch(SimOptions(4, minutes=3.0), SAFETY, "P5"),
+    "ledger not read": Catch(SimOptions(6, minutes=3.0), SAFETY, "P5"),
     "ledger not written": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
     "broken turn acked": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
     "republish on fence": Catch(SimOptions(4, minutes=4.0, faults=("partition", "stop")), SAFETY, "P4"),
     "mail under a fresh id": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
+    "no give-back on cancel": Catch(SimOptions(9, seats=12, minutes=4.0, faults=("early",)), SAFETY, "P6"),
+    "no give-back at all": Catch(SimOptions(4, seats=12, minutes=4.0, faults=("loss", "stop")), SAFETY, "P6"),
+    "lower count not advertised": Catch(SimOptions(2, seats=12, minutes=4.0, faults=("stop", "crash")), SAFETY, "P6"),
+    "one claim a pass": Catch(SimOptions(0, seats=12, minutes=4.0, faults=("stop", "crash")), SAFETY, "P6"),
+    "quiesce forgotten at a deferral": Catch(SimOptions(5, minutes=4.0, faults=("pause", "election")), SAFETY, "P4"),
+    "pauses heard and not heeded": Catch(SimOptions(0, minutes=3.0, faults=("pausing",)), SAFETY, "P7"),
+    "stopped turn goes on": Catch(SimOptions(2, minutes=3.0, faults=("pausing",)), SAFETY, "P7"),
 }

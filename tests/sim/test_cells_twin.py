@@ -31,6 +31,8 @@ class _Nobody:
 
     def unwritten(self, bucket: str, key: str) -> None: ...
 
+    def heard(self, bucket: str, revision: int) -> None: ...
+
 
 class _World:
     """One simulated store, and a line of its own for each client."""

@@ -17,6 +17,12 @@ def test_five_nodes_and_twelve_seats_keep_their_promises_under_every_fault(seed:
     assert (report.code, report.finding) == (0, "")
 
 
+@pytest.mark.parametrize("seed", range(5000, 5004))
+def test_free_seats_are_taken_within_a_sweep_and_paused_ones_stay_still_while_nodes_come_and_go(seed: int) -> None:
+    report = simulate(SimOptions(seed, seats=12, minutes=5.0, faults=("stop", "crash", "pausing")))
+    assert (report.code, report.finding) == (0, "")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_alone_breaks_nothing(kind: str) -> None:
     report = simulate(SimOptions(3000, minutes=1.5, faults=(kind,)))

@@ -203,6 +203,8 @@ class CallObserver(Protocol):
 
     def unwritten(self, bucket: str, key: str) -> None: ...
 
+    def heard(self, bucket: str, revision: int) -> None: ...
+
 
 class SimCells(Cells):
     """One bucket, over a wire."""
@@ -264,7 +266,7 @@ class SimCells(Cells):
 
     @asynccontextmanager
     async def _watch(self, prefix: str) -> AsyncGenerator[AsyncIterator[WatchEvent]]:
-        watcher = Watcher(self._bucket, self._wire, prefix)
+        watcher = Watcher(self._bucket, self._wire, prefix, self._on_call)
         await watcher.start()
         try:
             yield watcher
@@ -279,11 +281,14 @@ class SimCells(Cells):
         except Unavailable as error:
             self._on_call.unwritten(self.name, key)
             return Unknown(str(error))
+        except asyncio.CancelledError:
+            self._on_call.unwritten(self.name, key)
+            raise
 
     async def _question(self, key: str, effect: Callable[[], T]) -> T:
         try:
             return await self._ask(effect)
-        except Unavailable:
+        except (Unavailable, asyncio.CancelledError):
             self._on_call.unread(self.name, key)
             raise
 
@@ -294,10 +299,11 @@ class SimCells(Cells):
 class Watcher(AsyncIterator[WatchEvent]):
     """A watch over a wire. What the wire swallows breaks it, and it repairs itself by starting over."""
 
-    def __init__(self, bucket: SimBucket, wire: Wire, prefix: str) -> None:
+    def __init__(self, bucket: SimBucket, wire: Wire, prefix: str, on_call: "CallObserver") -> None:
         self._bucket = bucket
         self.wire = wire
         self._prefix = prefix
+        self._on_call = on_call
         self._events: deque[WatchEvent] = deque()
         self._early: list[tuple[int, WatchEvent]] = []
         self._is_filling = False
@@ -337,7 +343,10 @@ class Watcher(AsyncIterator[WatchEvent]):
                 continue
             self._arrived.clear()
             await self._arrived.wait()
-        return self._events.popleft()
+        event = self._events.popleft()
+        if isinstance(event, Put):
+            self._on_call.heard(self._bucket.spec.name, event.entry.revision)
+        return event
 
     def _take(self, revision: int, event: WatchEvent) -> None:
         if self._is_filling:

@@ -6,7 +6,9 @@ from typing import Any
 
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.fleetview import HEARD_WITHIN_S
-from crewlet.testing.sim.machine import Machine, Stage
+from crewlet.testing.sim.machine import Machine
+from crewlet.testing.sim.stage import Stage
+from crewlet.testing.sim.wire import DELAY_S
 
 KINDS = (
     "latency",
@@ -23,16 +25,19 @@ KINDS = (
     "hooks",
     "turns",
     "company",
+    "pausing",
+    "early",
 )
 """latency: slow crossings. loss: requests and answers vanish. late: requests straggle and are overtaken. partition:
 nothing crosses, one way or both. pause: a process freezes, also for longer than a lease. crash: a process dies and
 comes back. stop: one drains and comes back. deploy: each drains and comes back at a newer lease protocol. election: a
 stream has no leader. outage: the broker is gone. stall: the broker stands still, then takes what piled up. hooks:
 attaching and detaching are slow and fail. turns: turns break, panic and reach outside. company: seats come, go and are
-placed elsewhere, and each node hears of it in its own time."""
+placed elsewhere, and each node hears of it in its own time. pausing: people pause seats and resume them. early: a node
+whose line is slow is asked to drain just as it claims a seat."""
 
 
-_ORDERLY = frozenset({"stop", "deploy", "company"})
+_ORDERLY = frozenset({"crash", "stop", "deploy", "company", "pausing"})
 
 
 class Faults:
@@ -65,6 +70,8 @@ class Faults:
             "hooks": self._hooks,
             "turns": self._turns,
             "company": self._company,
+            "pausing": self._pausing,
+            "early": self._early,
         }
         self._makers = [(kind, makers[kind]) for kind in KINDS if kind in kinds]
 
@@ -96,6 +103,7 @@ class Faults:
             if not machine.is_up:
                 machine.boot()
             machine.adopt()
+        await self._stage.people.resume_all()
 
     async def _guard(self, kind: str, trouble: Coroutine[Any, Any, None]) -> None:
         if kind in _ORDERLY:
@@ -196,11 +204,35 @@ class Faults:
             await asyncio.sleep(now + after_s - asyncio.get_running_loop().time())
             self._machines[index].adopt()
 
+    async def _pausing(self) -> None:
+        seats = self._stage.roll.company.seats
+        handles = sorted({self._dice.pick(seats).handle for _ in range(self._dice.pick((1, 1, 3)))})
+        pause = await self._stage.people.pause(handles)
+        await asyncio.sleep(self._dice.between(2.0, 60.0))
+        await self._stage.people.resume(handles, pause)
+
+    async def _early(self) -> None:
+        machine, loop = self._dice.pick(self._machines), asyncio.get_running_loop()
+        await self._replace(machine, patience_s=30.0)
+        await self._come_back(machine)
+        machine.line.delay_s = self._dice.between(0.3, 1.2)
+        try:
+            until = loop.time() + 40.0
+            while loop.time() < until and (life := machine.life) is not None:
+                if self._stage.judge.claims_of(life.owner):
+                    await asyncio.sleep(machine.line.delay_s * self._dice.random())
+                    break
+                await asyncio.sleep(0.1)
+            await self._replace(machine, patience_s=120.0)
+        finally:
+            machine.line.delay_s = DELAY_S
+        await self._come_back(machine)
+
     # The broker
 
     async def _election(self) -> None:
         stage = self._stage
-        streams = ("crewlet_leases", "crewlet_epochs", "crewlet_ledger", "mail")
+        streams = ("crewlet_leases", "crewlet_epochs", "crewlet_ledger", "mail", "crewlet_pauses")
         stream, lasts_s = self._dice.pick(streams), self._dice.between(1.0, 8.0)
         stage.broker.elect(stream, asyncio.get_running_loop().time() + lasts_s)
         await asyncio.sleep(lasts_s)

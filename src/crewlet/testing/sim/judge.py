@@ -4,7 +4,7 @@ Nothing here asks a node for its opinion. Whatever is judged is judged at true t
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,15 @@ import msgspec
 
 from crewlet.company.model import Company
 from crewlet.mail import topics
-from crewlet.mail.envelope import Envelope
-from crewlet.mail.work_key import outgoing_id
 from crewlet.seats.records import LeaseRecord, lifetime_s, resource_of
+from crewlet.testing.sim.facts import RunningTurn, Tenure, Violation, key_of_trigger, trigger_of
 from crewlet.testing.sim.fleetview import FleetView
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.loop import Process
 from crewlet.testing.sim.mail import SimMailBroker
+from crewlet.testing.sim.mailjudge import MailJudge
+from crewlet.testing.sim.pausejudge import PAUSES, PauseJudge
+from crewlet.testing.sim.vacancy import Living, Scene
 from crewlet.testing.sim.wire import Broker
 from crewlet.turns.turn import Turn
 
@@ -27,62 +29,6 @@ LEASES, LEDGER = "crewlet_leases", "crewlet_ledger"
 _SLACK_S = 0.01
 _GATE_RACE_S = 15.0
 _THAW_S = 0.1
-_MAX_ORDINAL = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A promise that was broken: `P1` to `P8`."""
-
-    promise: str
-    text: str
-    at: float
-
-
-@dataclass(slots=True)
-class Tenure:
-    """A lease record as the store has it."""
-
-    record: LeaseRecord
-    at: float
-    began_at: float
-    lifetime_s: float
-
-    def is_live(self, now: float) -> bool:
-        return not self.record.released and now < self.at + self.lifetime_s
-
-    @property
-    def is_held(self) -> bool:
-        return self.record.epoch > 0 and not self.record.released
-
-
-@dataclass(slots=True, eq=False)
-class RunningTurn:
-    """A turn as its runner lives it."""
-
-    process: Process
-    handle: str
-    owner: str
-    epoch: int
-    turn_id: str
-    work: str
-    triggers: tuple[str, ...]
-    is_exempt: bool = False
-    ended: str = ""
-
-    @property
-    def can_act(self) -> bool:
-        return not self.ended and self.process.is_running
-
-
-@dataclass(slots=True)
-class Accepted:
-    """A message that the broker keeps."""
-
-    handle: str
-    message_id: str
-    is_acked: bool = False
-    is_dead: bool = False
 
 
 @dataclass(slots=True)
@@ -118,19 +64,18 @@ class Judge:
         self._on_violation = on_violation
         self.mail: SimMailBroker | None = None
         self.fleet = FleetView(company, ttl_s)
+        self._pauses = PauseJudge(self.fail)
         self.leases: dict[str, Tenure] = {}
         self.newest: dict[str, int] = {}
         self._proof_at: dict[tuple[str, int], float] = {}
         self._released: set[tuple[str, int]] = set()
+        self._lapsed: set[tuple[str, int]] = set()
         self.turns: dict[str, RunningTurn] = {}
+        self.mails = MailJudge(history, self.turns, self.fail)
         self._open: dict[str, list[RunningTurn]] = {}
-        self.fed: set[str] = set()
-        self.accepted_mail: dict[tuple[str, int], Accepted] = {}
-        self.recorded: dict[tuple[str, str], float] = {}
         self._failed_at: dict[str, float] = {}
+        self._lease_failed_at: dict[tuple[str, str], float] = {}
         self._claiming: dict[tuple[str, str], float] = {}
-        self.settled_at: dict[str, float] = {}
-        self._unrecorded: set[tuple[str, str]] = set()
         self._reads = _Reads()
         self.violation: Violation | None = None
         self.counts = {"turns": 0, "acts": 0, "reruns": 0}
@@ -153,9 +98,15 @@ class Judge:
         elif bucket == LEDGER and value is not None:
             record = msgspec.json.decode(value, type=dict[str, Any])
             self._history.note("ledger", key, record.get("owner"), record.get("epoch"), record.get("outcome"))
-            self.recorded[_trigger(key)] = self.now
+            self.mails.recorded[trigger_of(key)] = self.now
         else:
             self._history.note("cell", bucket, key, revision)
+            if bucket == PAUSES:
+                self._pauses.wrote(value, revision)
+
+    def heard(self, process: Process, bucket: str, revision: int) -> None:
+        if bucket == PAUSES:
+            self._pauses.heard(process, revision)
 
     def was_read(self, bucket: str, key: str, is_there: bool) -> None:
         if bucket == LEDGER and self._broker.caller is not None:
@@ -176,8 +127,12 @@ class Judge:
         tenure = Tenure(record, now, began_at, lifetime_s(record.ttl_s, self._ttl_s))
         if tenure.is_held and not (is_same and before is not None and before.is_held):
             self._tenure_began(resource, tenure)
-        elif tenure.is_held and before is not None and before.is_live(now):
-            self._proof_at[resource, record.epoch] = now
+        elif tenure.is_held and before is not None:
+            # What lapsed once is over, also when a late renewal gave its record another life.
+            if not before.is_live(now):
+                self._lapsed.add((resource, record.epoch))
+            if (resource, record.epoch) not in self._lapsed:
+                self._proof_at[resource, record.epoch] = now
         if before is not None and before.is_held and record.released:
             self._tenure_released(resource, before)
         self.leases[key] = tenure
@@ -264,12 +219,16 @@ class Judge:
             self._reads.known[process.name, key] = None
         else:
             self._failed_at[process.name] = self.now
+            if bucket == LEASES:
+                self._lease_failed_at[process.name, key] = self.now
 
     def unwritten(self, process: Process, bucket: str, key: str) -> None:
         if bucket == LEDGER:
-            self._unrecorded.add(_trigger(key))
+            self.mails.unrecorded.add(trigger_of(key))
         else:
             self._failed_at[process.name] = self.now
+            if bucket == LEASES:
+                self._lease_failed_at[process.name, key] = self.now
 
     # Turns
 
@@ -295,7 +254,11 @@ class Judge:
         for other in self._open.get(running.handle, ()):
             if other.can_act and other.owner != running.owner and self.now > other.process.thawed_at + _THAW_S:
                 self.fail("P1", f"{running.owner} began a turn of {running.handle} while {other.owner} runs one")
+        tenure = self.leases.get(f"seat.{running.handle}")
+        if tenure is not None and tenure.record.epoch == running.epoch:
+            self._pauses.begins(process, running.handle, tenure.began_at)
         for trigger in running.triggers:
+            self.mails.begun.add((running.handle, trigger))
             self._may_run(running, trigger)
         self._open.setdefault(running.handle, []).append(running)
         return running
@@ -305,6 +268,7 @@ class Judge:
         self.counts["acts"] += 1
         self._history.note("act", turn.handle, turn.owner, turn.epoch, what)
         self._may_act(turn, what)
+        self._pauses.acts(turn.process, turn.handle)
 
     def end(self, turn: RunningTurn, how: str) -> None:
         """A runner is done with a turn."""
@@ -331,47 +295,16 @@ class Judge:
                 self.fail("P8", f"{turn.owner} {what} for {turn.handle} {age_s:.3f} s after its last renewal")
 
     def _may_run(self, turn: RunningTurn, trigger: str) -> None:
-        recorded_at = self.recorded.get((turn.handle, trigger))
+        recorded_at = self.mails.recorded.get((turn.handle, trigger))
         if recorded_at is None:
             return
         self.counts["reruns"] += 1
-        key = _key(turn.handle, trigger)
+        key = key_of_trigger(turn.handle, trigger)
         known = self._reads.known.get((turn.process.name, key), True)
         if known:
             self.fail(
                 "P5", f"{turn.owner} ran {trigger} of {turn.handle} again, recorded {self.now - recorded_at:.3f} s ago"
             )
-
-    # Mail
-
-    def accepted(self, topic: str, message_id: str, sequence: int, data: bytes) -> None:
-        self._history.note("mail", topic, message_id, sequence)
-        envelope = msgspec.json.decode(data, type=Envelope)
-        if topic.startswith("dlq."):
-            for mail in self.accepted_mail.values():
-                if mail.message_id == envelope.id and mail.handle == envelope.to:
-                    mail.is_dead = True
-            return
-        self.accepted_mail[topic, sequence] = Accepted(envelope.to, message_id)
-        if message_id in self.fed:
-            return
-        turn = self.turns.get(envelope.parent_turn_id)
-        derived = (
-            [outgoing_id(turn.handle, turn.work, envelope.to, n) for n in range(_MAX_ORDINAL)]
-            if turn is not None
-            else []
-        )
-        if message_id not in derived:
-            self.fail("P4", f"{message_id} to {envelope.to} was sent by nobody: a copy of something")
-
-    def acked(self, topic: str, message_id: str, sequence: int) -> None:
-        self._history.note("ack", topic, message_id, sequence)
-        mail = self.accepted_mail[topic, sequence]
-        mail.is_acked = True
-        self.settled_at[topic] = self.now
-        trigger = (mail.handle, message_id)
-        if trigger not in self.recorded and trigger not in self._unrecorded and not mail.is_dead:
-            self.fail("P4", f"{message_id} of {mail.handle} was settled, and nobody has recorded it as finished")
 
     def left(self, owner: str, *, is_calm: bool) -> None:
         """A process has drained and ended by itself. In calm weather it leaves no seat to lapse."""
@@ -398,19 +331,29 @@ class Judge:
             if (
                 since is not None
                 and since < lease.at
-                and self._failed_at.get(lease.record.owner, -1e9) < lease.at + limit_s - 4.0
+                and self._lease_failed_at.get((lease.record.owner, key), -1e9) < lease.at + limit_s - 4.0
             ):
                 self.fail("P6", f"{lease.record.owner} left its claim of {key} in the way for {age_s:.1f} s")
 
-    def unaccounted(self) -> list[str]:
-        """Accepted mail that is neither settled nor waiting: it is gone."""
-        mail = self.mail
-        assert mail is not None
-        return [
-            accepted.message_id
-            for (topic, sequence), accepted in self.accepted_mail.items()
-            if not accepted.is_acked and not accepted.is_dead and not mail.is_unsettled(topic, sequence)
-        ]
+    def claims_of(self, owner: str) -> int:
+        """How many first writes of claims of a process have left, and are not known to have come to an end."""
+        return sum(name == owner for name, _ in self._claiming)
+
+    def scene(self, living: Collection[Living], *, is_calm: bool) -> Scene:
+        """The leases as they are, for whoever watches the free seats."""
+        now = self.now
+        live = {
+            key: each.record
+            for key, each in self.leases.items()
+            if each.is_live(now) and each.is_held and key.startswith(("seat.", "node."))
+        }
+        return Scene(
+            living,
+            frozenset(record.owner for key, record in live.items() if key.startswith("node.")),
+            {key[5:] for key in live if key.startswith("seat.")},
+            min((record.protocol for record in live.values()), default=0),
+            is_calm=is_calm,
+        )
 
     def holders(self) -> Mapping[str, Tenure]:
         """Live seat tenures by handle."""
@@ -420,12 +363,3 @@ class Judge:
             for key, tenure in self.leases.items()
             if key.startswith("seat.") and tenure.is_held and tenure.is_live(now)
         }
-
-
-def _trigger(key: str) -> tuple[str, str]:
-    handle, _, trigger = key.partition(".")
-    return handle, trigger
-
-
-def _key(handle: str, trigger: str) -> str:
-    return f"{handle}.{trigger}"

@@ -1,79 +1,28 @@
 """One simulated machine: its clock, its line to the broker, and the incarnations of its node."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
-from contextvars import Context, ContextVar
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Coroutine
 from typing import Any
 
 from crewlet.company.model import Seat
 from crewlet.node.assembly import Node, NodeConfig, Ports
 from crewlet.ports.deadline import NoDeadline
-from crewlet.ports.errors import Fenced, Unavailable
+from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Program, ProgramNotStarted, ProgramSpec
 from crewlet.seats.lease import LEASE_PROTOCOL
-from crewlet.testing.sim.cells import SimCellStore, SimStore
-from crewlet.testing.sim.company import Roll
+from crewlet.testing.sim.cells import SimCellStore
+from crewlet.testing.sim.clock import SimClock
 from crewlet.testing.sim.dice import Dice, SimEntropy
-from crewlet.testing.sim.history import History
-from crewlet.testing.sim.judge import Judge, RunningTurn
-from crewlet.testing.sim.loop import Process, SimLoop
-from crewlet.testing.sim.mail import SimMailBroker, SimMailWire
-from crewlet.testing.sim.signals import SignalHub, SimSignals
-from crewlet.testing.sim.wire import Broker, Line, Wire
+from crewlet.testing.sim.loop import Process
+from crewlet.testing.sim.mail import SimMailWire
+from crewlet.testing.sim.signals import SimSignals
+from crewlet.testing.sim.stage import Stage
+from crewlet.testing.sim.turnwatch import TURN, Luck, WatchedTurns
+from crewlet.testing.sim.vacancy import Living
+from crewlet.testing.sim.wire import Line, Wire
 from crewlet.testing.twins.mail import TwinMail
-from crewlet.testing.virtual import EPOCH
-from crewlet.turns.runners.script import ScriptTurns
-from crewlet.turns.turn import Runner, Turn, TurnBroke, TurnResult
-
-_TURN: ContextVar[RunningTurn | None] = ContextVar("simulated turn", default=None)
-
-PLANTED = "a planted panic"
-ROUND_S = 0.7
-
-
-class SimClock:
-    """The clock of one machine: it runs a little wrong, and goes on while the node is frozen."""
-
-    def __init__(self, loop: SimLoop, *, rate: float, offset_s: float) -> None:
-        self._loop = loop
-        self._rate = rate
-        self._offset_s = offset_s
-
-    def now(self) -> datetime:
-        return EPOCH + timedelta(seconds=self.elapsed())
-
-    def elapsed(self) -> float:
-        return self._offset_s + self._rate * self._loop.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds) / self._rate)
-
-
-class _Rounds:
-    """A clock for a turn's sleeps that wakes in rounds, each of which asks the fence, as a runner with tools does."""
-
-    def __init__(self, clock: SimClock, turn: Turn, act: Callable[[], None]) -> None:
-        self._clock = clock
-        self._turn = turn
-        self._act = act
-
-    def now(self) -> datetime:
-        return self._clock.now()
-
-    def elapsed(self) -> float:
-        return self._clock.elapsed()
-
-    async def sleep(self, seconds: float) -> None:
-        left_s = seconds
-        while left_s > 0:
-            await self._clock.sleep(min(left_s, ROUND_S))
-            left_s -= ROUND_S
-            self._turn.fence.check()
-            self._act()
+from crewlet.turns.turn import Runner
 
 
 class NoPrograms:
@@ -81,110 +30,6 @@ class NoPrograms:
 
     async def spawn(self, spec: ProgramSpec) -> Program:
         raise ProgramNotStarted(f"a simulation starts no programs: {spec.argv}")
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What all machines of a simulation share."""
-
-    loop: SimLoop
-    seed: int
-    roll: Roll
-    history: History
-    judge: Judge
-    broker: Broker
-    store: SimStore
-    mail: SimMailBroker
-    signals: SignalHub
-    calm: "Calm"
-    world: Context
-    ttl_s: float
-
-
-class Calm:
-    """For how long nothing has been going wrong."""
-
-    def __init__(self) -> None:
-        self._active = 0
-        self._since = 0.0
-
-    @contextmanager
-    def broken(self) -> Generator[None]:
-        """Something goes wrong in here."""
-        self._active += 1
-        try:
-            yield
-        finally:
-            self._active -= 1
-            self._since = asyncio.get_running_loop().time()
-
-    def lasts(self, seconds: float) -> bool:
-        return self._active == 0 and asyncio.get_running_loop().time() - self._since > seconds
-
-
-@dataclass(slots=True)
-class Luck:
-    """How the turns and the hooks of a machine go wrong at present, each a share from 0 to 1.
-
-    Attributes:
-        breaks, panics: of turns.
-        reaches: of turns that have an effect outside.
-        hook_s: how long attaching and detaching take, at most.
-        hook_fails: how often they fail.
-    """
-
-    breaks: float = 0.0
-    panics: float = 0.0
-    reaches: float = 0.0
-    hook_s: float = 0.0
-    hook_fails: float = 0.0
-
-    def heal(self) -> None:
-        self.breaks = self.panics = self.reaches = self.hook_s = self.hook_fails = 0.0
-
-
-class WatchedTurns:
-    """A runner that tells the judge what its turns really do."""
-
-    kind = "script"
-
-    def __init__(self, machine: "Machine", process: Process) -> None:
-        self._machine = machine
-        self._process = process
-
-    async def run(self, turn: Turn) -> TurnResult:
-        judge, luck, dice = self._machine.stage.judge, self._machine.luck, self._machine.dice
-        running = judge.begin(self._process, turn)
-        _TURN.set(running)
-        how = "cancelled"
-        try:
-            if dice.chance(luck.breaks):
-                raise TurnBroke("a planted failure")
-            if dice.chance(luck.reaches):
-                turn.fence.check()
-                turn.reach("a call that leaves the system")
-                running.is_exempt = True
-                judge.act(running, "reached outside")
-            rounds = _Rounds(self._machine.clock, turn, lambda: judge.act(running, "took a step"))
-            result = await ScriptTurns(clock=rounds).run(turn)
-            if dice.chance(luck.breaks):
-                raise TurnBroke("a planted failure at the end")
-            if dice.chance(luck.panics):
-                running.is_exempt = True
-                raise RuntimeError(PLANTED)
-            how = result.outcome
-            return result
-        except Fenced:
-            how = "fenced"
-            raise
-        except TurnBroke:
-            how = "broke"
-            raise
-        except RuntimeError:
-            how = "panicked"
-            raise
-        finally:
-            judge.end(running, how)
 
 
 class Incarnation:
@@ -227,6 +72,14 @@ class Incarnation:
         """The node hears that the company has changed."""
         self._adopting = self._run(self._adopt(), f"{self.owner} adopts")
 
+    def living(self) -> Living | None:
+        """What there is to say of the node, if it runs, has started and is not leaving."""
+        if not self.has_started or self.stopping.is_set() or not self.process.is_running:
+            return None
+        machine = self._machine
+        is_level = self.node.company() is machine.stage.roll.company
+        return Living(machine.node_id, self.owner, self.protocol, machine.labels, is_level)
+
     # What a node's adapters would see
 
     def reading(self, bucket: str, key: str) -> None:
@@ -244,6 +97,9 @@ class Incarnation:
     def unwritten(self, bucket: str, key: str) -> None:
         self._machine.stage.judge.unwritten(self.process, bucket, key)
 
+    def heard(self, bucket: str, revision: int) -> None:
+        self._machine.stage.judge.heard(self.process, bucket, revision)
+
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._machine.stage.loop.create_task(work, name=name, context=self.wire.own.copy())
 
@@ -253,7 +109,7 @@ class Incarnation:
             await self.node.adopt(company)
 
     def _leaving(self) -> None:
-        turn = _TURN.get()
+        turn = TURN.get()
         if turn is not None:
             self._machine.stage.judge.act(turn, "sent mail")
 
@@ -305,7 +161,8 @@ class Incarnation:
 
     def _runner(self, seat: Seat) -> Runner:
         del seat
-        return WatchedTurns(self._machine, self.process)
+        machine = self._machine
+        return WatchedTurns(self.process, machine.stage.judge, machine.luck, machine.dice, machine.clock)
 
 
 class Machine:

@@ -17,7 +17,8 @@ from crewlet.testing.sim.loop import PROCESS, Process
 
 T = TypeVar("T")
 
-SILENCE_S = 1.0
+DELAY_S = 0.002
+"""The usual time of one crossing, at most."""
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class Line:
         cut_out, cut_back: nothing crosses in that direction.
     """
 
-    delay_s: float = 0.002
+    delay_s: float = DELAY_S
     jitter_s: float = 0.0
     lost_out: float = 0.0
     lost_back: float = 0.0
@@ -46,7 +47,8 @@ class Line:
         return not (self.cut_out or self.cut_back or self.jitter_s or self.lost_out or self.lost_back or self.late)
 
     def heal(self) -> None:
-        self.jitter_s = self.lost_out = self.lost_back = self.late = 0.0
+        self.delay_s, self.jitter_s = DELAY_S, 0.0
+        self.lost_out = self.lost_back = self.late = 0.0
         self.cut_out = self.cut_back = False
 
 
@@ -54,15 +56,17 @@ class Broker:
     """Whether the broker takes requests.
 
     Attributes:
+        silence_s: how long a node takes to notice that something did not arrive that it was not waiting for.
         caller: the process whose request takes effect at this moment; None for the world's own.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, *, silence_s: float = 1.0) -> None:
         self._history = history
         self._electing_until: dict[str, float] = {}
         self._stalled: list[Callable[[], None]] = []
         self.is_down = False
         self.is_stalled = False
+        self.silence_s = silence_s
         self.caller: Process | None = None
 
     def elect(self, stream: str, until: float) -> None:
@@ -203,9 +207,9 @@ class Wire:
         return True
 
     def notice_silence(self, notice: Callable[[], None]) -> None:
-        """Have the node notice, after a moment, that something did not arrive."""
+        """Have the node notice, after a while, that something did not arrive."""
         loop = asyncio.get_running_loop()
-        loop.call_at(loop.time() + SILENCE_S, notice, context=self._world)
+        loop.call_at(loop.time() + self._broker.silence_s, notice, context=self._world)
 
     def _send(self, request: "_Request") -> None:
         line, now = self._line, asyncio.get_running_loop().time()

@@ -18,13 +18,18 @@ from crewlet.ports.mail import NoMailbox
 from crewlet.testing.sim.cells import SimStore
 from crewlet.testing.sim.company import Roll, company_of, is_slow, labels_of
 from crewlet.testing.sim.dice import Dice
+from crewlet.testing.sim.facts import Violation
 from crewlet.testing.sim.faults import KINDS, Faults
 from crewlet.testing.sim.history import Event, History
-from crewlet.testing.sim.judge import Judge, Violation
+from crewlet.testing.sim.judge import Judge
 from crewlet.testing.sim.loop import SimLoop
-from crewlet.testing.sim.machine import PLANTED, Calm, Machine, Stage
+from crewlet.testing.sim.machine import Machine
 from crewlet.testing.sim.mail import SimMailBroker
+from crewlet.testing.sim.people import People
 from crewlet.testing.sim.signals import SignalHub
+from crewlet.testing.sim.stage import Calm, Stage
+from crewlet.testing.sim.turnwatch import PLANTED
+from crewlet.testing.sim.vacancy import Vacancies
 from crewlet.testing.sim.wire import Broker
 from crewlet.testing.virtual import Stuck
 
@@ -141,7 +146,9 @@ class _World:
         self.kinds = self._switched_on()
         self.history = History()
         self._violation: asyncio.Future[Violation] | None = None
-        self._broker = Broker(self.history)
+        self._calm = Calm()
+        silence_s = Dice(options.seed, "silence").pick((1.0, 1.0, 5.0, 15.0))
+        self._broker = Broker(self.history, silence_s=silence_s)
         self.judge = Judge(
             company,
             self.history,
@@ -150,6 +157,7 @@ class _World:
             drift=_DRIFT,
             on_violation=self._violated,
         )
+        self._vacancies = Vacancies(self.judge.fail)
 
     def run(self) -> tuple[int, str]:
         self._loop.set_exception_handler(self._broke)
@@ -164,6 +172,7 @@ class _World:
     async def _main(self) -> None:
         self._violation = self._loop.create_future()
         stage = self._stage()
+        self._calm = stage.calm
         machines = [Machine(stage, f"n{index}", labels_of(index), drift=_DRIFT) for index in range(self._options.nodes)]
         scenario = self._loop.create_task(self._scenario(stage, machines), name="scenario")
         try:
@@ -180,9 +189,10 @@ class _World:
     def _stage(self) -> Stage:
         dice = Dice(self._options.seed, "store")
         mail = SimMailBroker(
-            self._broker, self.judge, ack_window_s=self._ttl_s, pull_expiry_s=self._dice.pick((1.5, 15.0, 15.0))
+            self._broker, self.judge.mails, ack_window_s=self._ttl_s, pull_expiry_s=self._dice.pick((1.5, 15.0, 15.0))
         )
         self.judge.mail = mail
+        store, world = SimStore(self._broker, dice, self.judge), copy_context()
         return Stage(
             self._loop,
             self._options.seed,
@@ -190,14 +200,15 @@ class _World:
             self.history,
             self.judge,
             self._broker,
-            SimStore(self._broker, dice, self.judge),
+            store,
             mail,
             SignalHub(
                 Dice(self._options.seed, "signals"),
                 loses=Dice(self._options.seed, "signal loss").pick((0.0, 0.0, 0.2, 1.0)),
             ),
+            People(self._options.seed, store, self._broker, world),
             Calm(),
-            copy_context(),
+            world,
             self._ttl_s,
         )
 
@@ -237,7 +248,7 @@ class _World:
                 body="work",
                 conversation=f"c{dice.below(3)}" if dice.chance(0.5) else "",
             )
-            self.judge.fed.add(message_id)
+            self.judge.mails.fed.add(message_id)
             if not (self._broker.is_down or self._broker.is_stalled):
                 with suppress(NoMailbox):  # of a seat that is so new that no node has heard of it
                     stage.mail.publish(
@@ -266,19 +277,22 @@ class _World:
         kept = {topics.inbox(handle) for handle in self._roll.left}
         while left := {inbox: count for inbox, count in stage.mail.unsettled().items() if inbox not in kept}:
             for subscription, count in left.items():
-                idle_s = self._loop.time() - max(healed_at, self.judge.settled_at.get(subscription.topic, 0.0))
+                idle_s = self._loop.time() - max(healed_at, self.judge.mails.settled_at.get(subscription.topic, 0.0))
                 if idle_s > patience_s:
                     raise _Found(
                         LIVENESS, f"P6: {count} mails lie in {subscription.topic}, none settled for {idle_s:.0f} s"
                     )
             await self._second(machines)
-        if gone := self.judge.unaccounted():
+        if gone := self.judge.mails.unaccounted(stage.mail):
             raise _Found(SAFETY, f"P4: {gone[0]} was accepted and is gone, with {len(gone) - 1} more")
 
     async def _second(self, machines: Sequence[Machine]) -> None:
         await asyncio.sleep(1.0)
         lives = [machine.life for machine in machines if machine.life is not None]
         self.judge.look({life.owner: life.process.thawed_at for life in lives if life.process.is_running})
+        living = [each for life in lives if (each := life.living()) is not None]
+        scene = self.judge.scene(living, is_calm=self._calm.lasts(2 * self._ttl_s))
+        self._vacancies.look(self._loop.time(), scene, self._roll.company.seats)
         if self._defects:
             raise _Found(CRASH, self._defects[0])
 

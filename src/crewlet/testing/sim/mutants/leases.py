@@ -14,8 +14,8 @@ from unittest.mock import patch
 from crewlet.ports.cells import Entry
 from crewlet.seats import claim, gate, records
 from crewlet.seats.claim import Claims
+from crewlet.seats.handoff import Handoff
 from crewlet.seats.heartbeat import Heartbeat
-from crewlet.seats.holds import Hold
 from crewlet.seats.leases import LeaseStore
 from crewlet.seats.records import EpochRecord, Found
 from crewlet.testing.sim.mutants.planting import plant, put
@@ -75,19 +75,16 @@ def _gate_blind(stack: ExitStack) -> None:
 
 @plant("own lapsed tenure taken up again")
 def _taken_up_again(stack: ExitStack) -> None:
-    def is_over(self: Any, key: str, owner: str, epoch: int) -> bool:
+    def is_over(self: LeaseStore, key: str, owner: str, epoch: int) -> bool:
         return False
 
-    stack.enter_context(patch("crewlet.seats.leases.LeaseStore._is_over", is_over))
-
-
-@plant("late renewal taken for a tenure")
-def _late_renewal(stack: ExitStack) -> None:
-    async def give_back_late(self: LeaseStore, hold: Any, revision: int) -> None:
+    def rest(self: Handoff, handle: str) -> None:
         return
 
-    def ended_before(self: Hold, look: Any, found: Any) -> bool:
-        return False
+    async def settle_give_backs(self: Handoff) -> None:
+        return
 
-    put(stack, LeaseStore, "_give_back_late", give_back_late)
-    put(stack, Hold, "ended_before", ended_before)
+    put(stack, LeaseStore, "_is_over", is_over)
+    # What else would keep it from being claimed while a late renewal has it alive.
+    put(stack, Handoff, "_rest", rest)
+    put(stack, Handoff, "settle_give_backs", settle_give_backs)

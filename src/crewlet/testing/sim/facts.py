@@ -1,0 +1,61 @@
+"""What the judge knows things as: tenures as the store has them, turns as their runners live them."""
+
+from dataclasses import dataclass
+
+from crewlet.seats.records import LeaseRecord
+from crewlet.testing.sim.loop import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken: `P1` to `P8`."""
+
+    promise: str
+    text: str
+    at: float
+
+
+@dataclass(slots=True)
+class Tenure:
+    """A lease record as the store has it."""
+
+    record: LeaseRecord
+    at: float
+    began_at: float
+    lifetime_s: float
+
+    def is_live(self, now: float) -> bool:
+        return not self.record.released and now < self.at + self.lifetime_s
+
+    @property
+    def is_held(self) -> bool:
+        return self.record.epoch > 0 and not self.record.released
+
+
+@dataclass(slots=True, eq=False)
+class RunningTurn:
+    """A turn as its runner lives it."""
+
+    process: Process
+    handle: str
+    owner: str
+    epoch: int
+    turn_id: str
+    work: str
+    triggers: tuple[str, ...]
+    is_exempt: bool = False
+    ended: str = ""
+
+    @property
+    def can_act(self) -> bool:
+        return not self.ended and self.process.is_running
+
+
+def trigger_of(key: str) -> tuple[str, str]:
+    """The seat and the message that a key of the ledger stands for."""
+    handle, _, trigger = key.partition(".")
+    return handle, trigger
+
+
+def key_of_trigger(handle: str, trigger: str) -> str:
+    return f"{handle}.{trigger}"

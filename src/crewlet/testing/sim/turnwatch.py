@@ -1,0 +1,111 @@
+"""Turns as the judge sees them: a script runner that goes wrong as told, and tells of each call that leaves."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+
+from crewlet.ports.errors import Fenced
+from crewlet.testing.sim.clock import SimClock
+from crewlet.testing.sim.dice import Dice
+from crewlet.testing.sim.facts import RunningTurn
+from crewlet.testing.sim.judge import Judge
+from crewlet.testing.sim.loop import Process
+from crewlet.turns.runners.script import ScriptTurns
+from crewlet.turns.turn import Turn, TurnBroke, TurnResult
+
+TURN: ContextVar[RunningTurn | None] = ContextVar("simulated turn", default=None)
+
+PLANTED = "a planted panic"
+_ROUND_S = 0.7
+
+
+@dataclass(slots=True)
+class Luck:
+    """How the turns and the hooks of a machine go wrong at present, each a share from 0 to 1.
+
+    Attributes:
+        breaks, panics: of turns.
+        reaches: of turns that have an effect outside.
+        hook_s: how long attaching and detaching take, at most.
+        hook_fails: how often they fail.
+    """
+
+    breaks: float = 0.0
+    panics: float = 0.0
+    reaches: float = 0.0
+    hook_s: float = 0.0
+    hook_fails: float = 0.0
+
+    def heal(self) -> None:
+        self.breaks = self.panics = self.reaches = self.hook_s = self.hook_fails = 0.0
+
+
+class WatchedTurns:
+    """A runner that tells the judge what its turns really do."""
+
+    kind = "script"
+
+    def __init__(self, process: Process, judge: Judge, luck: Luck, dice: Dice, clock: SimClock) -> None:
+        self._process = process
+        self._judge = judge
+        self._luck = luck
+        self._dice = dice
+        self._clock = clock
+
+    async def run(self, turn: Turn) -> TurnResult:
+        judge, luck, dice = self._judge, self._luck, self._dice
+        running = judge.begin(self._process, turn)
+        TURN.set(running)
+        how = "cancelled"
+        try:
+            if dice.chance(luck.breaks):
+                raise TurnBroke("a planted failure")
+            if dice.chance(luck.reaches):
+                turn.fence.check()
+                turn.reach("a call that leaves the system")
+                running.is_exempt = True
+                judge.act(running, "reached outside")
+            rounds = _Rounds(self._clock, turn, lambda: judge.act(running, "took a step"))
+            result = await ScriptTurns(clock=rounds).run(turn)
+            if dice.chance(luck.breaks):
+                raise TurnBroke("a planted failure at the end")
+            if dice.chance(luck.panics):
+                running.is_exempt = True
+                raise RuntimeError(PLANTED)
+            how = result.outcome
+            return result
+        except Fenced:
+            how = "fenced"
+            raise
+        except TurnBroke:
+            how = "broke"
+            raise
+        except RuntimeError:
+            how = "panicked"
+            raise
+        finally:
+            judge.end(running, how)
+
+
+class _Rounds:
+    """A clock for a turn's sleeps that wakes in rounds, each of which asks the fence, as a runner with tools does."""
+
+    def __init__(self, clock: SimClock, turn: Turn, act: Callable[[], None]) -> None:
+        self._clock = clock
+        self._turn = turn
+        self._act = act
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def elapsed(self) -> float:
+        return self._clock.elapsed()
+
+    async def sleep(self, seconds: float) -> None:
+        left_s = seconds
+        while left_s > 0:
+            await self._clock.sleep(min(left_s, _ROUND_S))
+            left_s -= _ROUND_S
+            self._turn.fence.check()
+            self._act()
