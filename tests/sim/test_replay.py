@@ -46,5 +46,6 @@ def test_a_finding_ends_the_command_with_its_code_and_prints_what_replays_it(
 def test_a_fault_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     from crewlet.cli import main
 
+    assert main(["sim", "--faults", ""]) == main(["sim", "--faults", ","]) == main(["sim", "--hours", "inf"]) == 2
     assert main(["sim", "--faults", "gremlins"]) == 2
     assert "the kinds are latency" in " ".join(capsys.readouterr().err.replace("│", " ").split())

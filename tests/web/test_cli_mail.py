@@ -100,7 +100,7 @@ def test_a_drop_is_named_and_a_second_one_finds_nothing(node: Served, capsys: Ca
 
 
 def test_a_letter_id_cannot_reach_another_route(node: Served, capsys: Capture) -> None:
-    assert main(["dlq", "show", "../query/fleet"]) == 1
+    assert main(["dlq", "show", "../query/fleet"]) == 2
     assert main(["dlq", "show", ""]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
@@ -139,6 +139,7 @@ def test_waiting_tells_that_the_turn_keeps_breaking(
     outcomes = node.node.commands.outcomes
     outcomes["k"] = MailOutcome("k", "writer", "open")
     steps: list[MailOutcome] = [
+        MailOutcome("k", "writer", "open", deliveries=1),
         MailOutcome("k", "writer", "open", deliveries=2, detail="no\x1bmodel"),
         MailOutcome("k", "writer", "open", deliveries=2, detail="no\x1bmodel"),
         MailOutcome("k", "writer", "open", deliveries=3, detail="no model"),
@@ -152,8 +153,8 @@ def test_waiting_tells_that_the_turn_keeps_breaking(
     assert main(["seat", "send", "writer", "hi", "--id", "k", "--wait"]) == 0
     out, err = capsys.readouterr()
     assert out == "k\ndelivered\n"
-    told = [line.partition(" Its turn ")[2] for line in err.splitlines()]
-    assert told == ["was tried 2 times and broke: no?model.", "was tried 3 times and broke: no model."]
+    told = [line.partition(" It was handed over ")[2] for line in err.splitlines()]
+    assert told == ["once.", "2 times. A turn broke: no?model.", "3 times. A turn broke: no model."]
 
 
 def test_waiting_is_never_silent_for_ever(node: Served, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

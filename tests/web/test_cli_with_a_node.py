@@ -14,9 +14,11 @@ import pytest
 from stub_node import HEALTH, Served, served
 
 from crewlet.cli import main
+from crewlet.node import limits
 from crewlet.node.settings import ApiSettings
 from crewlet.node.status import MailOutcome
 from crewlet.ports.errors import Unavailable
+from crewlet.web import shapes
 
 Capture = pytest.CaptureFixture[str]
 
@@ -50,10 +52,10 @@ def finished(message_id: str, outcome: str, detail: str = "") -> MailOutcome:
 
 
 def test_status_shows_the_node_and_the_fleet(node: Served, capsys: Capture) -> None:
-    node.node.change(unproven_seconds={"writer": 4.0})
+    node.node.change(unproven_seconds={"writer": 72.441920609})
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    for words in ("n1", "connected", "writer: 4.0s", "1 of 2", "far (zone=us)", "roles unmanned  workers"):
+    for words in ("n1", "connected", "writer: 72s", "1 of 2", "far (zone=us)", "roles unmanned  workers"):
         assert words in out
     assert "\x1b" not in out
 
@@ -141,7 +143,10 @@ def test_a_mail_that_is_too_large_is_told_before_it_is_sent(
         (["writer", "a", "--id", "\udcff"], "--id"),
         (["writer", "a", "--id", ""], "--id"),
         (["writer", "a", "--id", "x" * 201], "--id"),
+        (["writer", "a", "--id", "a b"], "--id"),
+        (["writer", "a", "--id", "../b"], "--id"),
         (["wr\udcff", "a"], "HANDLE"),
+        (["", "a"], "HANDLE"),
         (["writer", "\udcff"], "TEXT"),
         (["writer", "a", "--subject", "\udcff"], "--subject"),
         (["writer", "a", "--conversation", "\udcff"], "--conversation"),
@@ -194,9 +199,28 @@ def test_an_unknown_seat_is_told_with_the_nearest(node: Served, capsys: Capture)
     assert capsys.readouterr().err == "crewlet: The company has no seat 'writr'; did you mean 'writer'?\n"
 
 
-def test_a_handle_cannot_reach_another_route(node: Served, capsys: Capture) -> None:
-    assert main(["seat", "send", "../query/fleet?", "a"]) == 1
-    assert not node.node.commands.sent and "Traceback" not in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["", "..", "writer/mail", "../query/fleet?"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("seat", "send", "{}", "a"),
+        ("seat", "mail", "{}"),
+        ("seat", "pause", "{}"),
+        ("seat", "pause", "{}", "--change"),
+        ("seat", "resume", "--unit", "{}"),
+        ("duty", "run", "{}"),
+        ("dlq", "show", "{}"),
+    ],
+)
+def test_a_name_cannot_reach_another_route(node: Served, capsys: Capture, command: tuple[str, ...], name: str) -> None:
+    node.node.commands.outcomes["mail"] = MailOutcome("mail", "writer", "open")
+    assert main([word.format(name) for word in command]) == 2
+    assert "Error: Invalid value for " in capsys.readouterr().err
+    assert not node.node.commands.sent
+
+
+def test_the_command_line_refuses_what_the_api_refuses() -> None:
+    assert (limits.MESSAGE_ID_PATTERN, limits.MAX_PAUSE_S) == (shapes.MESSAGE_ID_PATTERN, shapes.MAX_PAUSE_S)
 
 
 def test_a_send_is_repeated_under_its_id_while_the_node_cannot_take_it(

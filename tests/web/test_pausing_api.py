@@ -158,7 +158,7 @@ def test_a_paused_seat_is_not_paused_again_but_its_pause_can_be_changed(cli: Ser
     assert capsys.readouterr().err == "crewlet: writer is not paused, so there is nothing to change.\n"
     assert main(["seat", "pause", "writer"]) == 0
     assert main(["seat", "pause", "writer", "--stop-running"]) == 1
-    assert "Writer is paused by ada, since " in capsys.readouterr().err
+    assert "The seat writer is paused by ada, since " in capsys.readouterr().err
     assert main(["seat", "pause", "writer", "--stop-running", "--change"]) == 0
     assert _pause(cli)["stop_running"] is True
 
@@ -180,6 +180,8 @@ def test_the_command_line_pauses_a_unit_and_says_what_it_could_not_stop(cli: Ser
         ["pause", "--unit", "desk", "--change"],
         ["pause", "writer", "--until", "tomorrow"],
         ["pause", "writer", "--until", "+5w"],
+        ["pause", "writer", "--until", "+0s"],
+        ["pause", "writer", "--until", "+999999d"],
         ["pause", "writer", "--reason", "two\nlines"],
         ["pause", "writer", "--reason", "\udcff"],
         ["resume"],

@@ -2,14 +2,14 @@
 
 import sys
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import typer
 
 from crewlet.cli.client import NodeClient
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
-from crewlet.cli.sending import is_utf8
+from crewlet.cli.sending import is_utf8, segment
 
 app = typer.Typer(help="Dead letters: mail that used up its deliveries.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -134,9 +134,7 @@ def drop(
 
 
 def _path(letter: str) -> str:
-    if not letter or not is_utf8(letter):
-        raise typer.BadParameter("this is not the id of a dead letter", param_hint="LETTER")
-    return f"/dlq/{quote(letter, safe='')}"
+    return f"/dlq/{segment(letter, 'LETTER')}"
 
 
 def _cut(reason: str) -> str:

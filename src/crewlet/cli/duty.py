@@ -1,7 +1,6 @@
 """`crewlet duty`: the work that one node at a time does for the whole company."""
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -10,6 +9,7 @@ from crewlet.cli.client import NodeClient
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, print_json, print_table
 from crewlet.cli.run import tell
+from crewlet.cli.sending import segment
 
 app = typer.Typer(help="Work that one node does for the company.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -49,7 +49,8 @@ def run(
     output: OutputOption = Output.table,
 ) -> None:
     """Do one tick of a duty now, on the node that is asked. Fails when another node does it, or when it fails."""
-    tick = NodeClient.find(url, config).post(f"/duties/{quote(name, safe='')}/run", {}, {})
+    path = f"/duties/{segment(name, 'DUTY')}/run"
+    tick = NodeClient.find(url, config).post(path, {}, {})
     outcome, detail = str(tick["outcome"]), clean(tick["detail"]) if tick.get("detail") else ""
     if output is Output.json:
         print_json(tick)

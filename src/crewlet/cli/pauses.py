@@ -6,7 +6,6 @@ import time
 import uuid
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -15,6 +14,8 @@ from crewlet.cli.client import CommandFailed, NodeClient, NodeRefused, NodeSilen
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, print_json, print_table
 from crewlet.cli.run import tell
+from crewlet.cli.sending import segment
+from crewlet.node.limits import MAX_PAUSE_S
 
 _ATTEMPTS = 5
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -122,10 +123,7 @@ def _path(handle: str | None, unit: str | None, verb: str) -> str:
     if (handle is None) == (unit is None):
         raise typer.BadParameter("name a seat, or a unit with --unit, and not both", param_hint="HANDLE")
     kind, name = ("seats", handle) if unit is None else ("units", unit)
-    try:
-        return f"/{kind}/{quote(name or '', safe='')}/{verb}"
-    except UnicodeEncodeError:
-        raise typer.BadParameter("this is not UTF-8 text", param_hint="HANDLE" if unit is None else "--unit") from None
+    return f"/{kind}/{segment(name or '', 'HANDLE' if unit is None else '--unit')}/{verb}"
 
 
 def _one_line(text: str, name: str) -> str:
@@ -151,7 +149,11 @@ def _end(until: str | None) -> dict[str, Any]:
     if until is None:
         return {}
     if span := re.fullmatch(r"\+(\d{1,6})([smhd])", until):
-        return {"for_s": int(span[1]) * _UNITS_S[span[2]]}
+        for_s = int(span[1]) * _UNITS_S[span[2]]
+        if not 0 < for_s <= MAX_PAUSE_S:
+            most = f"{MAX_PAUSE_S // _UNITS_S['d']:g} days"
+            raise typer.BadParameter(f"a pause lasts longer than nothing and at most {most}", param_hint="--until")
+        return {"for_s": for_s}
     try:
         return {"until": datetime.fromisoformat(until).astimezone(UTC).isoformat()}
     except (ValueError, OverflowError):
@@ -161,7 +163,7 @@ def _end(until: str | None) -> dict[str, Any]:
 
 
 def _standing(client: NodeClient, handle: str) -> str:
-    seat = client.get(f"/query/seats/{quote(handle, safe='')}")["seat"]
+    seat = client.get(f"/query/seats/{segment(handle, 'HANDLE')}")["seat"]
     if not seat.get("pause"):
         raise CommandFailed(f"{handle} is not paused, so there is nothing to change.")
     return seat["pause"]["id"]

@@ -5,7 +5,6 @@ import time
 import uuid
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -14,7 +13,7 @@ from crewlet.cli.client import NodeClient
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.pauses import pause_seat, pause_words, resume_seat
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
-from crewlet.cli.sending import body_of, check_names, deliver, follow, is_utf8
+from crewlet.cli.sending import body_of, check_names, deliver, follow, segment
 from crewlet.cli.tail import tail_seat
 
 _GOOD = ("delivered", "no_action")
@@ -65,7 +64,7 @@ def send(
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Send this file's text; `-` is standard input.")
     ] = None,
     message_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The mail's id: the same id again is the same mail.")
+        str | None, typer.Option("--id", metavar="ID", help="The mail's id: a repeat under it is worked once.")
     ] = None,
     subject: Annotated[str, typer.Option("--subject", "-s", help="One line for people.")] = "",
     conversation: Annotated[str, typer.Option(help="Names the thread that the mail belongs to.")] = "",
@@ -78,7 +77,8 @@ def send(
     output: OutputOption = Output.table,
 ) -> None:
     """Put a mail into a seat's inbox and print its id."""
-    check_names(handle, message_id, subject, conversation)
+    segment(handle, "HANDLE")
+    check_names(message_id, subject, conversation)
     mail = {"body": body_of(text, file), "subject": subject, "conversation": conversation}
     until = time.monotonic() + timeout
     mail_id = str(uuid.uuid4()) if message_id is None else message_id
@@ -108,9 +108,8 @@ def show_mail(
     output: OutputOption = Output.table,
 ) -> None:
     """Show what lies in a seat's inbox, and what keeps it from being read."""
-    if not is_utf8(handle):
-        raise typer.BadParameter("this is not UTF-8 text", param_hint="HANDLE")
-    mail = NodeClient.find(url, config).get(f"/seats/{quote(handle, safe='')}/mail")
+    path = f"/seats/{segment(handle, 'HANDLE')}/mail"
+    mail = NodeClient.find(url, config).get(path)
     if output is Output.json:
         print_json(mail)
         return

@@ -1,5 +1,6 @@
 """Sending a mail to a seat and following what becomes of it."""
 
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -11,24 +12,38 @@ import typer
 
 from crewlet.cli.client import TIMEOUT_S, CommandFailed, NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.printing import clean
-from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
+from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES, MESSAGE_ID_PATTERN
 
 SEND_ATTEMPTS = 5
 STILL_WAITING_S = 30.0
 """How long `--wait` is silent at most while nothing changes."""
 
 
-def check_names(handle: str, message_id: str | None, subject: str, conversation: str) -> None:
+def segment(name: str, hint: str) -> str:
+    """A name from the command line as one part of a path.
+
+    Raises:
+        typer.BadParameter: it would be another path, and so another question to the node.
+    """
+    if not is_utf8(name):
+        raise typer.BadParameter("this is not UTF-8 text", param_hint=hint)
+    if name in ("", ".", "..") or "/" in name:
+        raise typer.BadParameter(f"nothing is called {clean(repr(name))}", param_hint=hint)
+    return quote(name, safe="")
+
+
+def check_names(message_id: str | None, subject: str, conversation: str) -> None:
     """Refuse what an HTTP request cannot carry. The shell passes bytes that are no UTF-8 on as lone surrogates."""
-    for value, name in ((handle, "HANDLE"), (subject, "--subject"), (conversation, "--conversation")):
+    for value, name in ((subject, "--subject"), (conversation, "--conversation")):
         if not is_utf8(value):
             raise typer.BadParameter("this is not UTF-8 text", param_hint=name)
     if message_id is None:
         return
     if not message_id or len(message_id) > MAX_ID_CHARS:
         raise typer.BadParameter(f"an id has 1 to {MAX_ID_CHARS} characters", param_hint="--id")
-    if not (message_id.isascii() and message_id.isprintable()):
-        raise typer.BadParameter("an id is one line of ASCII letters, digits and ._:=@+-", param_hint="--id")
+    if not re.fullmatch(MESSAGE_ID_PATTERN, message_id):
+        sentence = "an id has ASCII letters, digits and ._:=@+-, and begins with a letter or digit"
+        raise typer.BadParameter(sentence, param_hint="--id")
 
 
 def is_utf8(text: str) -> bool:
@@ -72,7 +87,7 @@ def deliver(client: NodeClient, handle: str, mail: dict[str, str], message_id: s
     Args:
         until: a reading of `time.monotonic`.
     """
-    path = f"/seats/{quote(handle, safe='')}/mail"
+    path = f"/seats/{segment(handle, 'HANDLE')}/mail"
     attempt = 0
     while True:
         attempt += 1
@@ -106,7 +121,7 @@ def follow(url: str | None, config: Path, handle: str, message_id: str, until: f
 
     What changes is said on standard error, and that nothing does, from time to time.
     """
-    path = f"/seats/{quote(handle, safe='')}/mail/{quote(message_id, safe='')}"
+    path = f"/seats/{segment(handle, 'HANDLE')}/mail/{quote(message_id, safe='')}"
     pause_s = 0.1
     watch = _Watch()
     answer: Any = {"id": message_id, "state": "open"}
@@ -158,5 +173,6 @@ def _tries(answer: Any) -> str:
         return " The node finds no trace of the mail."
     if not answer.get("deliveries"):
         return ""
-    reason = f": {clean(answer['detail'])}" if answer.get("detail") else ""
-    return f" Its turn was tried {answer['deliveries']} times and broke{reason}."
+    times = "once" if answer["deliveries"] == 1 else f"{answer['deliveries']} times"
+    reason = f" A turn broke: {clean(answer['detail'])}." if answer.get("detail") else ""
+    return f" It was handed over {times}.{reason}"

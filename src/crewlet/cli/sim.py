@@ -1,6 +1,7 @@
 """`crewlet sim`."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,8 @@ def sim(
     """
     from crewlet.testing.sim import SimOptions, simulate
 
+    if not math.isfinite(hours):
+        raise typer.BadParameter("a simulation has an end", param_hint="--hours")
     kinds = _kinds(faults)
     for each in range(seed, seed + seeds):
         options = SimOptions(each, nodes=nodes, seats=seats, minutes=round(60.0 * hours, 6), faults=kinds)
@@ -57,6 +60,8 @@ def _kinds(faults: str | None) -> tuple[str, ...] | None:
     if faults is None:
         return None
     asked = [kind.strip() for kind in faults.split(",") if kind.strip()] if faults != "none" else []
+    if not asked and faults != "none":
+        raise typer.BadParameter("no kind of fault is named; write `none` for none", param_hint="--faults")
     unknown = [kind for kind in asked if kind not in KINDS]
     if unknown:
         raise typer.BadParameter(f"there is no fault {unknown[0]!r}; the kinds are {', '.join(KINDS)}")

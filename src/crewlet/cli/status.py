@@ -1,5 +1,7 @@
 """`crewlet status`: one node and its fleet at a glance."""
 
+from collections.abc import Mapping
+
 import typer
 
 from crewlet.cli import FAILED
@@ -33,7 +35,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
                 "since": health["started_at"],
                 "turns": health["in_flight"],
                 "seats here": ", ".join(health["seats"]) or "none",
-                "unproven": _pairs(health.get("unproven_seconds"), "s"),
+                "unproven": _ages(health.get("unproven_seconds")),
                 "last errors": _pairs(health.get("last_errors")),
                 "held back": _pairs(health.get("held_back")),
             }
@@ -64,5 +66,9 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
         raise typer.Exit(tell(problem, FAILED))
 
 
-def _pairs(values: dict[str, object] | None, unit: str = "") -> str:
-    return "; ".join(f"{handle}: {clean(value)}{unit}" for handle, value in (values or {}).items())
+def _ages(seconds: Mapping[str, float] | None) -> str:
+    return _pairs({handle: f"{age_s:.0f}s" for handle, age_s in (seconds or {}).items()})
+
+
+def _pairs(values: Mapping[str, object] | None) -> str:
+    return "; ".join(f"{handle}: {clean(value)}" for handle, value in (values or {}).items())

@@ -55,7 +55,9 @@ class Pausing:
         changed = await self.pauses.pause([handle], self._with_id(wish), instead_of=instead_of)
         if handle in changed.lost:
             standing = changed.lost[handle]
-            raise PauseLost(f"{handle} is not paused" if standing is None else _already(handle, standing, instead_of))
+            raise PauseLost(
+                f"the seat {handle} is not paused" if standing is None else _already(handle, standing, instead_of)
+            )
         return (await self._results(changed, [handle]))[0]
 
     async def resume(self, handle: str, *, by: str = "", expect: str | None = None) -> SeatPause:
@@ -76,7 +78,7 @@ class Pausing:
         changed = await self.pauses.resume({handle: expected}, by=by)
         standing = changed.lost.get(handle)
         if standing is not None:
-            raise PauseLost(f"{handle} is under another pause meanwhile ({standing})")
+            raise PauseLost(f"the seat {handle} is under another pause meanwhile ({standing})")
         held = await self._held(handle)
         return SeatPause(handle, is_changed=handle in changed.done, messages_held=held)
 
@@ -155,8 +157,8 @@ class Pausing:
 def _already(handle: str, standing: Pause, instead_of: str | None) -> str:
     since = standing.since.isoformat(timespec="seconds")
     if instead_of is not None:
-        return f"{handle} is under another pause than the one to be changed: {standing}, since {since}"
-    return f"{handle} is {standing}, since {since}; resume it first, or change that pause"
+        return f"the seat {handle} is under another pause than the one to be changed: {standing}, since {since}"
+    return f"the seat {handle} is {standing}, since {since}; resume it first, or change that pause"
 
 
 def _snapshot(pause: Pause, held: int | None) -> PauseSnapshot:
