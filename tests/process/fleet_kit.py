@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from process_kit import PROGRAMS
+
+from crewlet.supervisor.broker import free_port
 
 BOUND_S = 60.0
 
@@ -35,9 +38,10 @@ class Run:
 
 
 class NodeProcess:
-    """A bare node that was started just now.
+    """A bare node that was started just now, or one with a parent and a broker of its own.
 
     Args:
+        broker_url: of a broker that runs; empty for `crewlet up`.
         seats: the company: by handle, the labels that each seat asks for.
         labels: the node's.
         grace_s: how long the mail of a seat that left is kept.
@@ -65,13 +69,16 @@ class NodeProcess:
         settings = {
             "node": {"id": node_id, "labels": labels},
             "coordination": {"type": "embedded-kv", "lease_ttl_seconds": ttl_s},
-            "stream": {"type": "nats", "url": broker_url},
+            "stream": {"type": "nats", "url": broker_url} if broker_url else {"type": "embedded", "port": free_port()},
             "mail": {"removed_seat_grace_seconds": grace_s},
         }
         (self._folder / "crewlet.yaml").write_text(json.dumps(settings))
         with (self._folder / "node.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "crewlet.cli", "node"], cwd=self._folder, stdout=log, stderr=log
+                [sys.executable, "-m", "crewlet.cli", "node" if broker_url else "up"],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
             )
 
     @property
@@ -80,7 +87,30 @@ class NodeProcess:
 
     @property
     def url(self) -> str:
-        return json.loads((self._folder / ".crewlet" / "run" / "node.json").read_text())["url"]
+        return self._facts()["url"]
+
+    @property
+    def node_pid(self) -> int:
+        """The process id of the node itself, which changes when its parent starts it again."""
+        return self._facts()["pid"]
+
+    @property
+    def broker_url(self) -> str:
+        """Of the broker beside it. Raises ValueError before it listens."""
+        return f"nats://{self._broker()[1]}"
+
+    @property
+    def broker_pid(self) -> int:
+        return int(self._broker()[2])
+
+    def _broker(self) -> re.Match[str]:
+        found = re.search(r"listens on nats://(\S+) \(process (\d+)\)", self.said())
+        if found is None:
+            raise ValueError("the broker does not listen yet")
+        return found
+
+    def _facts(self) -> dict[str, Any]:
+        return json.loads((self._folder / ".crewlet" / "run" / "node.json").read_text())
 
     def said(self) -> str:
         return (self._folder / "node.log").read_text(errors="replace")

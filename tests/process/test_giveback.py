@@ -27,9 +27,10 @@ from crewlet.seats.lease import Granted
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.seats.records import LeaseRecord, encode, key_of
 from crewlet.supervisor import giveback
-from crewlet.supervisor.giveback import GiveBack, InHand, Target, in_hand_of
+from crewlet.supervisor.giveback import GiveBack, Target
 from crewlet.supervisor.natswire import connected
 from crewlet.supervisor.page import Page, PageSlots, boottime
+from crewlet.supervisor.remains import LEASES, Heard, Held, InHand, in_page
 from crewlet.testing.brokers import Server, one_server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -109,6 +110,10 @@ async def sides(server: Server, page: Page) -> AsyncGenerator[tuple[Side, Side]]
         await side.connection.close()
 
 
+def overlook(*_: bytes) -> None:
+    return None
+
+
 async def until(is_so: Callable[[], object]) -> None:
     async with asyncio.timeout(BOUND_S):
         while not is_so():
@@ -116,7 +121,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 async def give_back(server: Server, page: Page, *, for_s: float = BOUND_S) -> GiveBack:
-    work = GiveBack(page.read_owner(), list(in_hand_of(page)), target_of(server), boottime() + for_s)
+    work = GiveBack(page.read_owner(), *in_page(page), target_of(server), boottime() + for_s)
     await asyncio.to_thread(work.run)
     return work
 
@@ -144,6 +149,58 @@ async def test_mail_in_a_dead_nodes_hands_is_with_the_next_reader_in_stream_orde
     assert [each.deliveries for each in alive.heard] == [2, 2, 2, 2, 1]
 
 
+async def test_mail_that_the_broker_sent_to_a_node_as_it_died_is_back_too(
+    server: Server, page: Page, sides: tuple[Side, Side]
+) -> None:
+    dead, alive = sides
+    inbox = topics.inbox("sent")
+    await Mailboxes(dead.mail, dead.clock, alarm_after_s=TTL_S).ensure(["sent"])
+    await dead.mail.publish(inbox.topic, b"", message_id="worked")
+    await dead.attach("sent")
+    await until(lambda: dead.heard)
+    # An open pull, as of a seat that waits, whose node does not read its socket any more.
+    in_hand, heard = in_page(page)
+    await dead.connection.client.listen("nobody.reads.this", overlook)
+    dead.connection.client.send(
+        f"$JS.API.CONSUMER.MSG.NEXT.{in_hand[0].consumer[0]}.{in_hand[0].consumer[1]}",
+        "nobody.reads.this",
+        json.dumps({"batch": 2, "expires": 30_000_000_000}).encode(),
+    )
+    for number in range(2):
+        await alive.mail.publish(inbox.topic, b"", message_id=f"sent{number}")
+    backlog = await alive.mail.waiting(inbox)
+    assert backlog is not None and backlog.in_hand == 3
+    await dead.die()
+    assert [each.id for each in dead.heard] == ["worked"]
+    work = GiveBack(DEAD, in_hand, heard, target_of(server), boottime() + BOUND_S)
+    await asyncio.to_thread(work.run)
+    assert work.mail == 3
+    await alive.attach("sent")
+    await until(lambda: len(alive.heard) == 3)
+    assert [each.id for each in alive.heard] == ["worked", "sent0", "sent1"]
+
+
+async def test_mail_beyond_what_a_node_heard_is_left_alone_once_its_lease_may_be_anothers(
+    server: Server, page: Page, sides: tuple[Side, Side]
+) -> None:
+    dead, alive = sides
+    inbox = topics.inbox("lapsed")
+    await Mailboxes(dead.mail, dead.clock, alarm_after_s=TTL_S).ensure(["lapsed"])
+    await dead.attach("lapsed")
+    (heard,) = in_page(page)[1]
+    assert heard.until == pytest.approx(boottime() + TTL_S, abs=5.0)
+    await dead.mail.stop()
+    assert in_page(page) == ([], [])
+    await dead.die()
+    await alive.mail.publish(inbox.topic, b"", message_id="the successor's")
+    await alive.attach("lapsed")
+    await until(lambda: alive.heard)
+    past = Heard(heard.stream, heard.consumer, heard.newest, boottime() - 0.01)
+    work = GiveBack(DEAD, [], [past], target_of(server), boottime() + BOUND_S)
+    await asyncio.to_thread(work.run)
+    assert work.mail == 0
+
+
 async def test_nothing_is_said_of_a_delivery_past_its_own_window_nor_of_one_that_was_settled(
     server: Server, page: Page, sides: tuple[Side, Side]
 ) -> None:
@@ -152,11 +209,11 @@ async def test_nothing_is_said_of_a_delivery_past_its_own_window_nor_of_one_that
     await dead.mail.publish(topics.inbox("window").topic, b"x", message_id="w0")
     await dead.attach("window")
     await until(lambda: len(dead.heard) == 1)
-    (in_hand,) = in_hand_of(page)
+    (in_hand,) = in_page(page)[0]
     # All of the window but its margin, in which a hand-back might meet the broker's own.
     assert in_hand.until == pytest.approx(boottime() + TTL_S - 1.0, abs=5.0)
     await dead.die()
-    past = GiveBack(DEAD, [InHand(in_hand.reply, boottime() - 0.01)], target_of(server), boottime() + BOUND_S)
+    past = GiveBack(DEAD, [InHand(in_hand.reply, boottime() - 0.01)], [], target_of(server), boottime() + BOUND_S)
     await asyncio.to_thread(past.run)
     assert past.mail == 0
     waiting = await alive.mail.waiting(topics.inbox("window"))
@@ -170,10 +227,10 @@ async def test_the_page_follows_what_is_in_hand(page: Page, sides: tuple[Side, S
         await dead.mail.publish(topics.inbox("hand").topic, b"", message_id=f"h{number}")
     await dead.attach("hand")
     await until(lambda: len(dead.heard) == 2)
-    assert [one.sequence for one in in_hand_of(page)] == [each.sequence for each in dead.heard]
-    assert {one.deliveries for one in in_hand_of(page)} == {1}
+    assert [one.sequence for one in in_page(page)[0]] == [each.sequence for each in dead.heard]
+    assert {one.deliveries for one in in_page(page)[0]} == {1}
     dead.answer.set_result(Ack())
-    await until(lambda: not list(in_hand_of(page)))
+    await until(lambda: not in_page(page)[0])
     await dead.mail.stop()
     assert page.read_slots() == []
 
@@ -259,11 +316,13 @@ def test_what_keeps_killing_nodes_comes_back_on_the_schedule_of_what_keeps_faili
     assert told == ({} if deliveries == 1 else {"delay": round(nak_delay_s(deliveries) * 1e9)})
 
 
-@pytest.mark.parametrize("line", ["", "nonsense", "12.0", "x $JS.ACK.S.c.1.2.3.4.5", "12.0 $JS.ACK.S"])
+@pytest.mark.parametrize(
+    "line", ["", "nonsense", "12.0", "x $JS.ACK.S.c.1.2.3.4.5", "1.0 HEARD.S.c", "1.0 HEARD.S.c.x", "12.0 $JS.ACK.S"]
+)
 def test_a_line_that_is_no_delivery_is_left_out(page: Page, line: str) -> None:
     good = "12.000 $JS.ACK.S.c.1.2.3.4.5"
     page.write_slot(3, [line, good])
-    assert list(in_hand_of(page)) == [InHand("$JS.ACK.S.c.1.2.3.4.5", 12.0)]
+    assert in_page(page) == ([InHand("$JS.ACK.S.c.1.2.3.4.5", 12.0)], [])
 
 
 def test_the_helper_says_that_the_leases_had_run_out(
@@ -280,6 +339,6 @@ def test_the_helper_says_that_the_leases_had_run_out(
 
 def test_a_released_record_keeps_what_it_does_not_know() -> None:
     raw = {"owner": DEAD, "epoch": 3, "meta": {"ä": 1}, "new_field": [1]}
-    released = giveback.Held(giveback.LEASES, "seat.a", 9, raw).release()
+    released = Held(LEASES, "seat.a", 9, raw).release()
     assert json.loads(released.payload) == {**raw, "released": True}
     assert msgspec.json.decode(released.payload, type=LeaseRecord).released

@@ -8,7 +8,7 @@ class Slot(Protocol):
     """The deliveries in hand of one attachment. The newest state wins. No verb blocks or raises."""
 
     def write(self, in_hand: Sequence[tuple[str, float]]) -> None:
-        """In hand are these now, each by what settles it.
+        """In hand are these now, each as the broker knows it: one word, which the parent hands to whoever gives back.
 
         Args:
             in_hand: beside each the reading of `Clock.elapsed` until which a hand-back surely reaches the broker before

@@ -11,29 +11,24 @@ Leases are found in the store by the incarnation that holds them, so that claims
 and given back by compare-and-set: the same node may long run again as another incarnation.
 """
 
-import base64
 import json
-import math
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from crewlet.supervisor.brokerplan import told_ports
 from crewlet.supervisor.natswire import NOBODY, Question, Wire, connected
 from crewlet.supervisor.page import PAGE_ENV, NotAPage, Page, boottime
+from crewlet.supervisor.remains import DUTIES, LEASES, Heard, Held, InHand, in_page, part, record_in
 
 TOKEN_ENV = "CREWLET_BROKER_TOKEN"
 LONGEST_S = 15.0
 """How long it tries. Past that, waiting for the windows and the leases costs hardly more."""
 
-LEASES, DUTIES = "crewlet_leases", "crewlet_duties"
 NEWS_SUBJECT = "crewlet.signals.seats_freed"
 NAMED_AT_ONCE = 1000
-NAK_FIRST_S, NAK_CAP_S = 1.0, 30.0
 
 _POLL_S = 0.02
 _ASK_S = 1.0
@@ -56,70 +51,6 @@ class Target:
         return told
 
 
-@dataclass(frozen=True, slots=True)
-class InHand:
-    """A delivery that the dead node had taken and not settled.
-
-    Attributes:
-        reply: what settles it.
-        until: the reading of `boottime` until which a hand-back surely comes before the broker's own redelivery.
-    """
-
-    reply: str
-    until: float
-
-    @classmethod
-    def parse(cls, line: str) -> "InHand":
-        """Raises ValueError, IndexError: it is no line of a slot."""
-        until, _, reply = line.partition(" ")
-        made = cls(reply, float(until))
-        _ = made.consumer, made.sequence, made.deliveries
-        return made
-
-    @property
-    def consumer(self) -> tuple[str, str]:
-        stream, consumer = self._tokens[0:2]
-        return stream, consumer
-
-    @property
-    def deliveries(self) -> int:
-        return int(self._tokens[2])
-
-    @property
-    def sequence(self) -> int:
-        return int(self._tokens[3])
-
-    @property
-    def _tokens(self) -> list[str]:
-        tokens = self.reply.split(".")
-        return tokens[4:] if len(tokens) > 9 else tokens[2:]
-
-    def nak(self) -> Question:
-        """At once after a first delivery, later on the schedule of mail that keeps failing: what kills every node that
-        takes it must not race through the fleet."""
-        if self.deliveries <= 1:
-            return Question(self.reply, b"-NAK")
-        delay_s = min(NAK_CAP_S, NAK_FIRST_S * 2.0 ** min(self.deliveries - 1, 10))
-        return Question(self.reply, b"-NAK " + json.dumps({"delay": round(delay_s * 1e9)}).encode())
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A lease's record as the store has it."""
-
-    bucket: str
-    key: str
-    sequence: int
-    record: dict[str, Any]
-
-    def release(self) -> Question:
-        headers = {"Nats-Expected-Last-Subject-Sequence": str(self.sequence)}
-        if self.bucket == DUTIES:
-            headers["Nats-TTL"] = f"{max(1, math.ceil(self.record.get('ttl_s') or 1))}s"
-        released = json.dumps({**self.record, "released": True}, ensure_ascii=False)
-        return Question(f"$KV.{self.bucket}.{self.key}", released.encode(), headers)
-
-
 def main(argv: list[str]) -> int:
     """Returns 0 when everything was given back, 1 otherwise. One line on stderr says what was."""
     store_dir, host = argv
@@ -133,7 +64,7 @@ def main(argv: list[str]) -> int:
     good_until = page.read_good_until()
     until = boottime() + LONGEST_S if good_until is None else min(good_until, boottime() + LONGEST_S)
     began_at = boottime()
-    work = GiveBack(owner, list(in_hand_of(page)), target, until)
+    work = GiveBack(owner, *in_page(page), target, until)
     if not (good_until is None or began_at < good_until):
         _say(f"nothing of {owner} is given back: its leases had run out.")
         return 1
@@ -146,16 +77,6 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def in_hand_of(page: Page) -> Iterator[InHand]:
-    """What the node had in hand; a line that is none is left out."""
-    for lines in page.read_slots():
-        for line in lines:
-            try:
-                yield InHand.parse(line)
-            except (ValueError, IndexError):
-                continue
-
-
 class GiveBack:
     """One dead incarnation.
 
@@ -163,11 +84,11 @@ class GiveBack:
         until: nothing is said to the broker from this reading of `boottime` on.
     """
 
-    def __init__(self, owner: str, in_hand: list[InHand], target: Target, until: float) -> None:
+    def __init__(self, owner: str, in_hand: list[InHand], heard: list[Heard], target: Target, until: float) -> None:
         self._owner = owner
+        self._in_hand: list[InHand] = list(in_hand)
+        self._heard: list[Heard] = list(heard)
         self._taken = len(in_hand)
-        # In stream order, so that it lies in the inbox as it did.
-        self._in_hand: list[InHand] = sorted(in_hand, key=lambda one: (one.consumer, one.sequence))
         self._target = target
         self._until = until
         self._asked: dict[tuple[str, str], Held] = {}
@@ -188,6 +109,7 @@ class GiveBack:
             try:
                 client, _ = self._target.ports()
                 with Wire(self._target.host, client, self._target.token) as wire:
+                    self._find_unheard(wire)
                     self._give_mail(wire)
                     try:
                         self._give_leases(wire)
@@ -210,9 +132,30 @@ class GiveBack:
                 problem = f"the broker does not show its connections ({error})"
             self._rest(problem)
 
+    def _find_unheard(self, wire: Wire) -> None:
+        """What the broker sent as the node died. The node's lease keeps every other reader away until it is back."""
+        heard = [each for each in self._heard if self._now() < each.until]
+        self._heard.clear()
+        infos = wire.ask_json(
+            [Question(f"$JS.API.CONSUMER.INFO.{each.stream}.{each.consumer}") for each in heard], timeout_s=_ASK_S
+        )
+        for each, info in zip(heard, infos, strict=True):
+            delivered = part(info or {}, "delivered")
+            topic = part(info or {}, "config").get("filter_subject")
+            sequence = each.newest
+            while topic and sequence < int(delivered.get("stream_seq") or 0):
+                ask = json.dumps({"seq": sequence + 1, "next_by_subj": topic}).encode()
+                (answer,) = wire.ask_json([Question(f"$JS.API.STREAM.MSG.GET.{each.stream}", ask)], timeout_s=_ASK_S)
+                sequence = int(part(answer or {}, "message").get("seq") or 0)
+                if not each.newest < sequence <= int(delivered["stream_seq"]):
+                    break
+                self._in_hand.append(each.unheard(sequence, int(delivered["consumer_seq"])))
+                self._taken += 1
+
     def _give_mail(self, wire: Wire) -> None:
-        """Each inside its own window, and once: what was not answered may have been heard, and the message be on its
-        way to somebody."""
+        """In stream order, so that it lies in the inbox as it did; each inside its own window, and once: what was not
+        answered may have been heard, and the message be on its way to somebody."""
+        self._in_hand.sort(key=lambda one: (one.consumer, one.sequence))
         ends_at = boottime() + _MAIL_S
         while self._in_hand:
             now = self._now()
@@ -262,9 +205,9 @@ class GiveBack:
         ]
         found: list[Held] = []
         for key, answer in zip(keys, wire.ask_json(asked, timeout_s=_ASK_S), strict=True):
-            if answer is None or _part(answer, "error").get("code") not in (None, 404):
+            if answer is None or part(answer, "error").get("code") not in (None, 404):
                 raise TimeoutError(f"{bucket} cannot be read")
-            record = _record(answer)
+            record = record_in(answer)
             if record.get("owner") == self._owner and not record.get("released"):
                 found.append(Held(bucket, key, int(answer["message"]["seq"]), record))
         return found
@@ -298,25 +241,11 @@ def _subjects(wire: Wire, bucket: str, pattern: str) -> list[str]:
     )
     if answer is None:
         raise TimeoutError(f"{bucket} cannot be listed")
-    if error := _part(answer, "error"):
+    if error := part(answer, "error"):
         if error.get("code") == 404:
             return []  # the node leased nothing: it runs under local coordination, or never came so far
         raise TimeoutError(f"{bucket} cannot be listed: {error.get('description')}")
-    return sorted(_part(_part(answer, "state"), "subjects"))
-
-
-def _record(answer: dict[str, Any]) -> dict[str, Any]:
-    """The record in an answer; empty for a key that was removed or cannot be read."""
-    try:
-        record = json.loads(base64.b64decode(answer["message"]["data"]))
-        return dict(record) if isinstance(record, dict) else {}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    except (KeyError, ValueError):
-        return {}
-
-
-def _part(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object in an object; empty where there is none."""
-    return dict[str, Any](answer.get(name) or {})
+    return sorted(part(part(answer, "state"), "subjects"))
 
 
 def _say(line: str) -> None:

@@ -70,7 +70,11 @@ class Held:
 
 
 class NatsFeed:
-    """A `Feed` over one durable consumer."""
+    """A `Feed` over one durable consumer.
+
+    Args:
+        heard: the newest sequence that the consumer had given to anybody before.
+    """
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class NatsFeed:
         letters: NatsDeadLetters,
         *,
         window_s: float,
+        heard: int,
         delivery_budget: int,
         slots: Slots,
     ) -> None:
@@ -93,7 +98,9 @@ class NatsFeed:
         self._window_s = window_s
         self._margin_s = min(1.0, window_s / 10)
         self._budget = delivery_budget
-        self._pulls = Pulls(connection, entropy, f"{self._stream}.{consumer_name(subscription)}", self._on_delivery)
+        self._consumer = f"{self._stream}.{consumer_name(subscription)}"
+        self._heard = heard
+        self._pulls = Pulls(connection, entropy, self._consumer, self._on_delivery)
         self._hand: dict[int, Held] = {}
         self._arrived: deque[Delivery] = deque()
         self._finished: dict[Mark, None] = {}
@@ -116,6 +123,7 @@ class NatsFeed:
             raise Unavailable(f"cannot attach to {self._subscription.topic}: {error!r}") from error
         if (slot := self._slots.take()) is not None:
             self._slot = slot
+            self._tell_slot()
         else:
             self._log.warning("mail_slots_used_up")
 
@@ -213,6 +221,7 @@ class NatsFeed:
                 self._let_go(held)
 
     def prolong(self) -> None:
+        self._tell_slot()
         if self._prolonging is None or self._prolonging.done():
             self._prolonging = asyncio.create_task(self._prolong(), name=f"prolong {self._subscription.group}")
 
@@ -236,6 +245,7 @@ class NatsFeed:
     def _on_delivery(self, reply: str, data: bytes, headers: dict[str, str], sent_at: float) -> None:
         place = parse_place(reply)
         sequence, published_at = place.sequence, place.published_at
+        self._heard = max(self._heard, sequence)
         if WAKE_HEADER in headers:
             self._woken.add(sequence)
         if WAKE_HEADER in headers or (sequence, published_at) in self._finished:
@@ -273,12 +283,16 @@ class NatsFeed:
             self._tell_slot()
 
     def _tell_slot(self) -> None:
-        """What is in hand, but for what is on its way back: that comes again when the broker was told."""
+        """What is in hand, but for what is on its way back: that comes again when the broker was told. And how far this
+        process has heard the consumer: what the broker sends beyond that as this process dies was never in hand."""
         if self._is_closed and not self._hand:
             self._slot.close()
-        else:
-            in_hand = (held for held in self._hand.values() if not held.is_given_back)
-            self._slot.write([(held.reply, held.window_ends - self._margin_s) for held in in_hand])
+            return
+        held = [each for each in self._hand.values() if not each.is_given_back]
+        told = [(each.reply, each.window_ends - self._margin_s) for each in held]
+        if not self._is_closed:
+            told.insert(0, (f"HEARD.{self._consumer}.{self._heard}", self.good_until))
+        self._slot.write(told)
 
     def _stop_prolonging(self, deliveries: Sequence[Delivery]) -> list[Held]:
         held = [one for delivery in deliveries if (one := self._held(delivery)) is not None]

@@ -180,9 +180,11 @@ class NatsMail:
             subscription,
             self._letters,
             window_s=ensured.ack_window_s,
+            heard=ensured.delivered,
             delivery_budget=self._delivery_budget,
             slots=self._slots,
         )
+        feed.good_until = good_until
         await feed.open()
         consumer = Consumer(
             subscription,

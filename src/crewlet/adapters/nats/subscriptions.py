@@ -37,10 +37,17 @@ def consumer_name(subscription: Subscription) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ensured:
-    """A consumer that is there: whether this call made it, and the window its deliveries really have."""
+    """A consumer that is there.
+
+    Attributes:
+        is_new: this call made it.
+        ack_window_s: the window that its deliveries really have.
+        delivered: the newest sequence that it has ever given to anybody.
+    """
 
     is_new: bool
     ack_window_s: float
+    delivered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,11 @@ class Consumers:
         if found is None:
             raise Unavailable(f"the subscription {subscription} is being deleted")
         await self._mend(stream, subscription, found["config"])
-        return Ensured(is_new=False, ack_window_s=max(self.ack_window_s, int(found["config"]["ack_wait"]) / NS))
+        return Ensured(
+            is_new=False,
+            ack_window_s=max(self.ack_window_s, int(found["config"]["ack_wait"]) / NS),
+            delivered=int(found["delivered"]["stream_seq"]),
+        )
 
     async def info(self, subscription: Subscription, *, budget_s: float = 5.0) -> Reply | None:
         """What the consumer's leader says of it, or None when there is none."""
