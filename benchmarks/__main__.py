@@ -13,7 +13,7 @@ from benchmarks.worlds import NAMES as WORLDS
 from benchmarks.worlds import Name, World
 from crewlet.adapters.system.logs import configure_logs
 
-NAMES = ("mail", "start", "claim", "renew", "view", "handoff", "sweep", "plan", "memory", "sim", "turn")
+NAMES = ("mail", "start", "claim", "renew", "view", "handoff", "takeover", "sweep", "plan", "memory", "sim", "turn")
 
 Figures = dict[str, Any]
 
