@@ -2,7 +2,7 @@
 
 import pytest
 
-from crewlet.testing.sim import KINDS, SimOptions, simulate
+from crewlet.testing.sim import BY_NAME, KINDS, SimOptions, simulate
 
 
 @pytest.mark.parametrize("seed", range(1000, 1100))
@@ -23,7 +23,7 @@ def test_free_seats_are_taken_within_a_sweep_and_paused_ones_stay_still_while_no
     assert (report.code, report.finding) == (0, "")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *BY_NAME])
 def test_each_fault_alone_breaks_nothing(kind: str) -> None:
     report = simulate(SimOptions(3000, minutes=1.5, faults=(kind,)))
     assert (report.code, report.finding) == (0, "")

@@ -55,17 +55,18 @@ def replay_command(options: "SimOptions") -> str:
 
 
 def _kinds(faults: str | None) -> tuple[str, ...] | None:
-    from crewlet.testing.sim import KINDS
+    from crewlet.testing.sim import BY_NAME, KINDS
 
+    all_kinds = (*KINDS, *BY_NAME)
     if faults is None:
         return None
     asked = [kind.strip() for kind in faults.split(",") if kind.strip()] if faults != "none" else []
     if not asked and faults != "none":
         raise typer.BadParameter("no kind of fault is named; write `none` for none", param_hint="--faults")
-    unknown = [kind for kind in asked if kind not in KINDS]
+    unknown = [kind for kind in asked if kind not in all_kinds]
     if unknown:
-        raise typer.BadParameter(f"there is no fault {unknown[0]!r}; the kinds are {', '.join(KINDS)}")
-    return tuple(kind for kind in KINDS if kind in asked)
+        raise typer.BadParameter(f"there is no fault {unknown[0]!r}; the kinds are {', '.join(all_kinds)}")
+    return tuple(kind for kind in all_kinds if kind in asked)
 
 
 def _facts(report: "SimReport") -> dict[str, Any]:

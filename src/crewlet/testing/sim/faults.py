@@ -37,6 +37,9 @@ placed elsewhere, and each node hears of it in its own time. pausing: people pau
 whose line is slow is asked to drain just as it claims a seat."""
 
 
+BY_NAME = ("limp",)
+"""Those that no seed switches on by itself. limp: one stream stands still, and the others go on."""
+
 _ORDERLY = frozenset({"crash", "stop", "deploy", "company", "pausing"})
 
 
@@ -72,8 +75,9 @@ class Faults:
             "company": self._company,
             "pausing": self._pausing,
             "early": self._early,
+            "limp": self._limp,
         }
-        self._makers = [(kind, makers[kind]) for kind in KINDS if kind in kinds]
+        self._makers = [(kind, makers[kind]) for kind in (*KINDS, *BY_NAME) if kind in kinds]
 
     async def run(self) -> None:
         """For ever."""
@@ -250,6 +254,13 @@ class Faults:
         stage = self._stage
         stage.broker.stall()
         await asyncio.sleep(0.2 + self._ttls(1.5))
+        stage.store.aged_late()
+        stage.broker.resume()
+
+    async def _limp(self) -> None:
+        stage = self._stage
+        stage.broker.limp(self._dice.pick(("crewlet_leases", "crewlet_leases", "crewlet_epochs", "crewlet_ledger")))
+        await asyncio.sleep(0.2 + self._ttls(2.0))
         stage.store.aged_late()
         stage.broker.resume()
 

@@ -64,6 +64,7 @@ class Broker:
         self._history = history
         self._electing_until: dict[str, float] = {}
         self._stalled: list[Callable[[], None]] = []
+        self._limping: str | None = None
         self.is_down = False
         self.is_stalled = False
         self.silence_s = silence_s
@@ -86,8 +87,15 @@ class Broker:
         """Stop dead, with requests piling up before the door."""
         self.is_stalled = True
 
+    def limp(self, stream: str) -> None:
+        """Have one stream stand still, its requests piling up, while the others go on."""
+        self._limping = stream
+
+    def stands_still(self, stream: str) -> bool:
+        return self.is_stalled or self._limping == stream
+
     def resume(self) -> None:
-        self.is_stalled = False
+        self.is_stalled, self._limping = False, None
         stalled, self._stalled = self._stalled, []
         for arrive in stalled:
             arrive()
@@ -229,7 +237,7 @@ class Wire:
         if broker.is_down:
             self._gives_up(request)
             return
-        if broker.is_stalled:
+        if broker.stands_still(request.stream):
             self._gives_up(request)
             broker.wait(lambda: self._arrive(request))
             return

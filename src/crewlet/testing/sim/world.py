@@ -65,7 +65,7 @@ class SimOptions:
         seed: decides everything that is left to chance.
         nodes, seats: 1 or more of each; at most 100 seats.
         minutes: simulated minutes of trouble; healing comes on top.
-        faults: which kinds, of `KINDS`; None lets the seed switch some off.
+        faults: which kinds, of `KINDS` and `BY_NAME`; None lets the seed switch some off.
         mails_per_minute: how many come from outside.
     """
 
