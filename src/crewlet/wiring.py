@@ -38,8 +38,8 @@ from crewlet.node.assembly import Node, NodeConfig, Ports
 from crewlet.node.settings import Settings
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.inhand import Slots
 from crewlet.ports.history import History
+from crewlet.ports.inhand import Slots
 from crewlet.ports.mail import Mail
 from crewlet.ports.tools import ToolServerNotStarted
 from crewlet.supervisor.notify import Notify
