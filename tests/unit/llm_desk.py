@@ -1,5 +1,6 @@
 """A turn of an `llm` seat: its mail, tools, and what it reports go to lists; the model is what a test says."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,9 +37,14 @@ class Tools:
         self.act = act or _turn_to
         self.infos: Sequence[ToolInfo] = [LOOK]
         self.called: list[tuple[str, dict[str, Any]]] = []
+        self.running = self.most_at_once = 0
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         self._fence.check()
+        self.running += 1
+        self.most_at_once = max(self.most_at_once, self.running)
+        await asyncio.sleep(0.001)
+        self.running -= 1
         self.called.append((name, dict(arguments)))
         return self.act(arguments)
 

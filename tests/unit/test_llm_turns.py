@@ -206,6 +206,7 @@ async def test_calls_of_one_answer_are_made_in_its_order_one_after_another() -> 
         desk = LlmDesk(LlmRunner(at(server.url)))
         assert (await desk.run()).outcome == "delivered"
     assert [arguments["page"] for _, arguments in desk.tools.called] == [3, 1, 2]
+    assert desk.tools.most_at_once == 1
 
 
 @pytest.mark.parametrize(
