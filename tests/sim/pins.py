@@ -36,7 +36,7 @@ PINS = {
     "republish on fence": Catch(SimOptions(4, minutes=4.0, faults=("partition", "stop")), SAFETY, "P4"),
     "mail under a fresh id": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
     "no give-back on cancel": Catch(SimOptions(0, seats=12, minutes=4.0, faults=("early",)), SAFETY, "P6"),
-    "no give-back at all": Catch(SimOptions(1, seats=12, minutes=4.0, faults=("loss", "stop")), SAFETY, "P6"),
+    "no give-back at all": Catch(SimOptions(7, seats=12, minutes=4.0, faults=("loss", "stop")), SAFETY, "P6"),
     "lower count not advertised": Catch(SimOptions(2, seats=12, minutes=4.0, faults=("stop", "crash")), SAFETY, "P6"),
     "one claim a pass": Catch(SimOptions(0, seats=12, minutes=4.0, faults=("stop", "crash")), SAFETY, "P6"),
     "quiesce forgotten at a deferral": Catch(SimOptions(5, minutes=4.0, faults=("pause", "election")), SAFETY, "P4"),

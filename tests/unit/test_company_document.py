@@ -204,7 +204,8 @@ REFUSED = {
     ),
     "no runner type": (
         role("    runner: {command: x}"),
-        "c.yaml:4: roles[0].runner: 'type' is missing; write `type: llm`, `type: python`, `type: command` or `type: script`.",
+        "c.yaml:4: roles[0].runner: 'type' is missing; write `type: llm`, `type: python`, `type: command` "
+        "or `type: script`.",
     ),
     "unknown runner type": (
         role("    runner: {type: comand}"),
