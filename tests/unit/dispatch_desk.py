@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.company.model import Company, Seat
+from crewlet.mail.channels import Channels
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.ledger import LEDGER_BUCKET, Completion, Ledger
 from crewlet.mail.outbox import Outbox, decode
@@ -123,6 +124,7 @@ class Desk:
         self.history = Remembering()
         self.servers = servers
         self.spending = spending
+        self.channels: Channels | None = None
         self.cells: Cells | None = None
         self.logs: list[dict[str, Any]] = []
         company = Company("acme", seats=(Seat(handle), Seat("bob"), Seat("carol")))
@@ -151,6 +153,7 @@ class Desk:
             history=self.history,
             spending=self.spending,
             servers=lambda: self.servers,
+            channels=self.channels,
             on_turn=self._watch,
         )
         return self

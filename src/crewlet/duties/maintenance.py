@@ -1,9 +1,11 @@
-"""The duty `maintenance`: retires the mailboxes of removed seats, and forgets what the store keeps of removed keys."""
+"""The duty `maintenance`: retires the mailboxes of removed seats, closes questions that nobody answers, and forgets
+what the store keeps of removed keys."""
 
 from collections.abc import Sequence
 
 import structlog
 
+from crewlet.duties.answering import ChannelSweep
 from crewlet.duties.frame import Duty, Turned
 from crewlet.duties.retiring import MailboxSweep
 from crewlet.ports.cells import Cells
@@ -21,19 +23,21 @@ class Maintenance:
 
     Args:
         sweep: of the mailboxes.
+        channels: of the questions between seats; None where there are none.
         ageless: the shared buckets that keep their records for ever, markers of removed ones included.
     """
 
-    def __init__(self, sweep: MailboxSweep, ageless: Sequence[Cells]) -> None:
+    def __init__(self, sweep: MailboxSweep, ageless: Sequence[Cells], channels: ChannelSweep | None = None) -> None:
         self._sweep = sweep
+        self._channels = channels
         self._ageless = ageless
 
     def duty(self) -> Duty:
-        purpose = "retires the mailboxes of removed seats; purges the markers of removed records"
+        purpose = "retires the mailboxes of removed seats; closes idle questions; purges the markers of removed records"
         return Duty("maintenance", purpose, EVERY_S, 3 * EVERY_S, self.tick)
 
     async def tick(self, turned: Turned) -> str:
-        """Do both; one that fails does not keep the other.
+        """Do all of it; what fails does not keep the rest.
 
         Raises:
             Unavailable: some of it could not be done.
@@ -46,6 +50,11 @@ class Maintenance:
             failed += report.errors
         except Unavailable as error:
             failed.append(f"mailboxes: {error}")
+        if self._channels is not None:
+            try:
+                done.append(await self._channels.sweep(turned))
+            except Unavailable as error:
+                failed.append(f"channels: {error}")
         for cells in self._ageless:
             turned()
             try:

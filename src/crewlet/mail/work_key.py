@@ -52,3 +52,8 @@ def call_id(handle: str, work: str, tool: str, arguments_digest: str, ordinal: i
         ordinal: counts the calls of this run with this tool and these arguments.
     """
     return _name("call", handle, work, tool, arguments_digest, str(ordinal))
+
+
+def channel_mail_id(channel_id: str, part: str) -> str:
+    """The id of a channel's mail: of its `request` or its `message`, of which it has one each."""
+    return _name("channel", channel_id, part)

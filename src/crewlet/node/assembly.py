@@ -16,6 +16,7 @@ from crewlet import __version__
 from crewlet.company.model import Company, Seat
 from crewlet.kit.beats import Beats
 from crewlet.kit.supervise import Tasks
+from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
 from crewlet.mail.outbox import Outbox
@@ -194,6 +195,8 @@ class Node:
             ports.clock,
             lambda handle: self.seats.on_budget(handle),  # noqa: PLW0108 -- made below
         )
+        asked = await ports.cells.open(CHANNELS_BUCKET)
+        self._channels = Channels(asked)
         self._mail = await ports.open_mail(self.leases.ttl_s)
         self._outbox = Outbox(self._mail, self.company, ports.clock, config.node_id)
         self._slots = Slots(config.max_concurrent)
@@ -207,6 +210,8 @@ class Node:
             cells=ports.cells,
             leases=self.leases,
             mail=self._mail,
+            outbox=self._outbox,
+            channels=asked,
             clock=ports.clock,
             entropy=ports.entropy,
             has_peers=ports.leases_can_lapse,
@@ -396,6 +401,7 @@ class Node:
             entropy=ports.entropy,
             history=ports.history,
             spending=self._budget_gate,
+            channels=self._channels,
             on_turn=self.seats.on_turn,
         )
 

@@ -4,11 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from crewlet.company.model import Company
+from crewlet.duties.answering import ChannelSweep
 from crewlet.duties.frame import Duties, Tick
 from crewlet.duties.maintenance import Maintenance
 from crewlet.duties.retiring import MailboxSweep
 from crewlet.kit.beats import Beats
+from crewlet.mail.channels import Channels
 from crewlet.mail.mailboxes import Mailboxes
+from crewlet.mail.outbox import Outbox
 from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRegistry
 from crewlet.node.dutystatus import DutiesSnapshot, DutySnapshot, TickSnapshot
 from crewlet.node.roster import FleetRoster
@@ -105,6 +108,8 @@ async def open_company_work(
     cells: CellStore,
     leases: LeaseStore,
     mail: Mail,
+    outbox: Outbox,
+    channels: Cells,
     clock: Clock,
     entropy: Entropy,
     has_peers: bool,
@@ -114,6 +119,7 @@ async def open_company_work(
 
     Args:
         grace_s: how long a removed seat's mail is kept.
+        channels: the bucket of the questions between seats.
         has_peers: whether another node may do a duty; if not, none is leased.
         beats: where the duties say that they turn.
 
@@ -135,14 +141,14 @@ async def open_company_work(
         entropy=entropy,
         grace_s=grace_s,
     )
-    ageless: Sequence[Cells] = [records]
+    ageless: Sequence[Cells] = [records, channels]
     duty_leases, bucket = None, None
     if has_peers:
         bucket = await lease_cells.open(DUTIES_BUCKET)
         epochs = await lease_cells.open(EPOCHS_BUCKET)
-        ageless = [records, epochs]
+        ageless = [records, channels, epochs]
         duty_leases = DutyLeases(bucket, epochs, clock=clock, entropy=entropy)
-    every = [Maintenance(sweep, ageless).duty()]
+    every = [Maintenance(sweep, ageless, ChannelSweep(Channels(channels), outbox)).duty()]
     duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock, beats=beats)
     desk = DutyDesk(duties, duty_leases, bucket, node_id=node_id, owner=owner)
     return CompanyWork(mailboxes, roster, duties, desk)

@@ -94,6 +94,11 @@ class Account:
         self.tell("progress", text)
         self._history.note(Progressed(self.work.turn_id, text, self._clock.now()))
 
+    async def keep(self, text: str) -> str:
+        """See `owntools.Notes`: until seats have a memory of their own, notes stay with their turn."""
+        self.progress(f"note: {text}")
+        return "noted with this turn, in the history of its node"
+
     def waiting(self, text: str) -> None:
         """See `Turn.waiting`."""
         self.tell("waiting", text)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from crewlet.company.model import Seat
+from crewlet.mail.channels import Channels
 from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import Outbox
 from crewlet.mail.screening import BUDGET_WINDOW, UNOWNED, Posture, Refusal, screen
@@ -26,6 +27,7 @@ from crewlet.turns.account import Account
 from crewlet.turns.endings import Endings, Run
 from crewlet.turns.guards import check_depth
 from crewlet.turns.intake import Intake
+from crewlet.turns.owntools import OwnTools
 from crewlet.turns.record import TurnNote, Work
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.slots import Slot, Slots, SlotsClosed
@@ -75,6 +77,7 @@ class SeatDispatch:
         history: where this node keeps what it did.
         spending: the budgets.
         servers: the tool servers of the seat's present tenure.
+        channels: by which seats ask each other; None where they cannot.
         on_turn: told what happens in turns, for status pages. What it raises is logged.
     """
 
@@ -96,6 +99,7 @@ class SeatDispatch:
         history: History | None = None,
         spending: Spending | None = None,
         servers: Callable[[], Sequence[ToolServer]] = _no_servers,
+        channels: Channels | None = None,
         on_turn: Callable[[TurnNote], None] | None = None,
     ) -> None:
         self._seat = seat
@@ -114,6 +118,7 @@ class SeatDispatch:
         self._history = history or NoHistory()
         self._spending = spending or NoBudgets()
         self._servers = servers
+        self._channels = channels
         self._on_turn = on_turn
         self._endings = Endings(seat.handle, ledger=ledger, clock=clock, refuse=self._refuse, skipped=self._skipped)
         self._run: Run | None = None
@@ -301,7 +306,16 @@ class SeatDispatch:
             clock=self._clock,
             record=record,
         )
-        tools = [tool for server in self._servers() for tool in served(server)]
+        own = OwnTools(
+            handle=self._handle,
+            turn_id=work.turn_id,
+            work=work.name,
+            mail=mail.events,
+            sender=sender,
+            notes=account,
+            channels=self._channels,
+        )
+        tools = [*(tool for server in self._servers() for tool in served(server)), *own.tools()]
         return Turn(
             turn_id=work.turn_id,
             work_key=work.key,

@@ -1,12 +1,13 @@
 """Mail that a turn sends."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import structlog
 
 from crewlet.mail.envelope import Envelope
-from crewlet.mail.outbox import Outbox
+from crewlet.mail.outbox import Outbox, UnknownSeat
 from crewlet.mail.work_key import outgoing_id
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Unavailable
@@ -14,6 +15,8 @@ from crewlet.turns.record import TurnRecord
 from crewlet.turns.turn import Fence, OutgoingMail
 
 _log = structlog.get_logger()
+
+T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 2.0
@@ -61,20 +64,65 @@ class TurnMail:
         """
         self._fence.check()
         envelope = self._envelope(mail)
+        await self.post(envelope)
+        return envelope.id
+
+    async def post(self, envelope: Envelope) -> None:
+        """Send a mail that has its id; see `send`.
+
+        Raises:
+            Fenced, UnknownSeat, MailRefused: as there.
+        """
+        published = await self.insist(
+            lambda: self._outbox.post(envelope, admit=self._fence.check),
+            f"mail {envelope.id} to {envelope.to}",
+        )
+        self._record.mails.append(envelope.id)
+        if published.is_duplicate:
+            _log.info("turn_send_duplicate", message_id=envelope.id, to=envelope.to)
+
+    async def insist(self, ask: Callable[[], Awaitable[T]], what: str) -> T:
+        """Ask the same again while nobody answers, for as long as the fence is open.
+
+        Args:
+            ask: a repeat of which is safe.
+
+        Raises:
+            Fenced: the fence is closed.
+        """
         pause = _FIRST_PAUSE_S
         while True:
+            self._fence.check()
             try:
-                published = await self._outbox.post(envelope, admit=self._fence.check)
+                return await ask()
             except Unavailable as error:
-                _log.warning("turn_send_unanswered", message_id=envelope.id, to=mail.to, error=str(error))
+                _log.warning("turn_send_unanswered", what=what, error=str(error))
                 await self._clock.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
-                self._fence.check()
-                continue
-            self._record.mails.append(envelope.id)
-            if published.is_duplicate:
-                _log.info("turn_send_duplicate", message_id=envelope.id, to=mail.to)
-            return envelope.id
+
+    @property
+    def timestamp(self) -> str:
+        """Now, as mail carries it."""
+        return self._outbox.timestamp()
+
+    @property
+    def trace_id(self) -> str:
+        return self._cause[0].trace_id
+
+    @property
+    def depth(self) -> int:
+        """How often the work of this turn was passed on, once it is passed on again."""
+        return 1 + max(event.delegation_depth for event in self._cause)
+
+    def check_recipient(self, handle: str) -> None:
+        """Look for a recipient in the company.
+
+        Raises:
+            UnknownSeat: it has no such seat.
+        """
+        company = self._outbox.company()
+        if company.seat(handle) is None:
+            raise UnknownSeat(handle, company)
 
     def _envelope(self, mail: OutgoingMail) -> Envelope:
         ordinal = self._ordinals[mail.to]
@@ -88,7 +136,7 @@ class TurnMail:
             subject=mail.subject,
             body=mail.body,
             conversation=mail.conversation,
-            trace_id=self._cause[0].trace_id,
-            delegation_depth=1 + max(event.delegation_depth for event in self._cause),
+            trace_id=self.trace_id,
+            delegation_depth=self.depth,
             parent_turn_id=self._turn_id,
         )

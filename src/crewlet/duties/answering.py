@@ -1,0 +1,48 @@
+"""What the maintenance duty does about questions between seats: gives up idle ones, and delivers answers that a node
+left behind when it died between closing a channel and sending its answer."""
+
+from collections.abc import Callable
+
+import structlog
+
+from crewlet.mail.channels import Channels, Found
+from crewlet.mail.outbox import Outbox, UnknownSeat
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.mail import MailRefused
+
+_log = structlog.get_logger()
+
+
+class ChannelSweep:
+    """One sweep after the other."""
+
+    def __init__(self, channels: Channels, outbox: Outbox) -> None:
+        self._channels = channels
+        self._outbox = outbox
+
+    async def sweep(self, turned: Callable[[], None]) -> str:
+        """Close, deliver and forget what is due, and say so in a line; "" when nothing was.
+
+        Raises:
+            Unavailable: some of it could not be done.
+        """
+        swept = await self._channels.sweep(turned)
+        failed: list[str] = []
+        for found in swept.undelivered:
+            turned()
+            try:
+                await self._deliver(found)
+            except Unavailable as error:
+                failed.append(f"the answer of channel {found.id}: {error}")
+        if failed:
+            raise Unavailable("; ".join(failed))
+        done = [f"{len(swept.undelivered)} answers delivered"] if swept.undelivered else []
+        return ", ".join([*done, *([f"{swept.removed} channels forgotten"] if swept.removed else [])])
+
+    async def _deliver(self, found: Found) -> None:
+        try:
+            await self._outbox.post(found.channel.message(found.id, self._outbox.timestamp()))
+        except (UnknownSeat, MailRefused) as refused:
+            # There is nobody to tell any more; without the note below it would be tried for ever.
+            _log.warning("channel_answer_dropped", channel=found.id, asker=found.channel.asker, error=str(refused))
+        await self._channels.delivered(found.id)
