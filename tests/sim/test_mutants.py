@@ -5,13 +5,14 @@ from pins import PINS
 
 from crewlet.cli.sim import replay_command
 from crewlet.testing.sim import SimOptions, simulate
-from crewlet.testing.sim.mutants import Catch, names, planted
+from crewlet.testing.sim.mutants import Catch, hunt, names
 
 
 @pytest.mark.parametrize(("name", "catch"), PINS.items(), ids=list(PINS))
 def test_a_planted_bug_is_caught(name: str, catch: Catch) -> None:
-    with planted(name):
-        report = simulate(catch.options)
+    first = catch.options.seed
+    report = hunt(name, catch.options, range(first, first + catch.seeds))
+    assert report is not None
     assert report.code == catch.code, report.finding
     assert report.finding.startswith(catch.promise)
 
