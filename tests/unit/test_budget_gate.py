@@ -1,6 +1,6 @@
 """Seats whose budget is spent wait, and go on when it is not: in virtual time, on one store."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import Any, cast
@@ -24,6 +24,7 @@ class Cuttable:
         self._cells = cells
         self.is_cut = False
         self.reads = 0
+        self.before_answer: Callable[[str], Awaitable[None]] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cells, name)
@@ -32,7 +33,10 @@ class Cuttable:
         self.reads += 1
         if self.is_cut:
             raise Unavailable("cut off")
-        return await self._cells.read(key)
+        entry = await self._cells.read(key)
+        if self.before_answer is not None:
+            await self.before_answer(key)
+        return entry
 
 
 @dataclass
@@ -112,7 +116,7 @@ def test_relief_by_another_node_lets_the_seat_go_at_once(relief: str) -> None:
         rig = await Rig({"alice": Caps(month=100)}).open()
         await rig.gate.charge("alice", 100)
         assert await rig.gate.screen("alice") is not None
-        await rig.clock.sleep(3 * 3600)
+        await rig.clock.sleep(3 * 3600 + 700)  # the gate looks by itself every full hour
         assert rig.gate.over("alice") is not None
         if relief == "raise":
             await rig.peer.set_caps("alice", Caps(month=1000))
@@ -162,4 +166,25 @@ async def test_a_store_that_does_not_answer_lets_nobody_go() -> None:
     assert rig.gate.over("alice") is not None
     rig.cells.is_cut = False
     await rig.until(lambda: rig.gate.over("alice") is None)
+    await rig.close()
+
+
+@in_virtual_time
+async def test_a_counter_that_fills_again_while_its_reset_is_read_keeps_the_seat_parked() -> None:
+    rig = await Rig({"alice": Caps(day=100)}).open()
+    await rig.gate.charge("alice", 100)
+    assert await rig.gate.screen("alice") is not None
+    await rig.clock.sleep(1)
+    filled: list[str] = []
+
+    async def fill(key: str) -> None:
+        if key == "spent.seat.alice" and not filled:
+            filled.append(key)
+            await rig.peer.charge("alice", 100)
+            assert await rig.gate.screen("alice") is not None
+
+    rig.cells.before_answer = fill
+    await rig.peer.reset("alice")
+    await rig.clock.sleep(10)
+    assert filled and rig.gate.over("alice") is not None
     await rig.close()

@@ -175,14 +175,15 @@ def _words(line: dict[str, Any]) -> str:
 
 def _now(turn: dict[str, Any]) -> str:
     """Where a turn is, or how it ended."""
-    place = f"round {turn['round']}" if turn["round"] else "before its first round"
-    place += f", {turn['tool']}" if turn["tool"] else ""
+    round_ = f"round {turn['round']}" if turn["round"] else ""
+    place = ", ".join(filter(None, (round_, turn["tool"])))
     match turn["state"]:
         case "running":
             tail = turn["waiting"] or turn["progress"]
-            return f"running, {place}, last sign {turn.get('quiet_s', 0):.0f}s ago" + (f": {tail}" if tail else "")
+            facts = ", ".join(filter(None, ("running", place, f"last sign {turn.get('quiet_s', 0):.0f}s ago")))
+            return facts + (f": {tail}" if tail else "")
         case "cut_off":
-            return f"cut off in {place}: its process ended"
+            return f"cut off in {place}: its process ended" if place else "cut off: its process ended"
         case _:
             return turn["outcome"] + (f": {turn['detail']}" if turn["detail"] else "")
 
