@@ -1,34 +1,22 @@
 """The cells' contract on every implementation."""
 
 from collections.abc import AsyncGenerator, Generator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from cells_worlds import LocalWorld, NatsWorld
 
-from crewlet.testing.brokers import Cluster, Server, one_server, three_members
+from crewlet.testing.brokers import Cluster, Server, three_members
 from crewlet.testing.contracts.cells import CellsContract
 from crewlet.testing.contracts.cells_network import CellsOverNetworkContract
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("cells")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
     with three_members(tmp_path_factory.mktemp("cells")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def thread() -> Generator[Executor]:
-    with ThreadPoolExecutor(1) as lasting:
-        yield lasting
 
 
 class TestLocalCells(CellsContract):

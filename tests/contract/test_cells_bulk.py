@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -16,16 +16,10 @@ from crewlet.adapters.nats.lane import Lane
 from crewlet.adapters.nats.translate import StoredMessage
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.ports.cells import BucketSpec, Cells
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.cells import done
 
 KEYS = 600
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("broker")) as made:
-        yield made
 
 
 async def filled(server: Server, stack: AsyncExitStack) -> tuple[Cells, dict[str, int]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.request import urlopen
@@ -21,12 +21,6 @@ from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.faulty_link import FaultyLink, Frame
 
 LIMIT_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("connection")) as running:
-        yield running
 
 
 @asynccontextmanager

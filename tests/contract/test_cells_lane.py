@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Generator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -16,16 +15,10 @@ from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.ports.cells import BucketSpec
 from crewlet.seats.lease import Granted
 from crewlet.seats.leases import LeaseStore
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.faulty_link import FaultyLink, Frame
 
 LIMIT_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("lane")) as running:
-        yield running
 
 
 @pytest.mark.real

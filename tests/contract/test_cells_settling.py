@@ -1,7 +1,7 @@
 """How a write is settled on JetStream: each answer of the server, and what may be concluded from it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
@@ -17,15 +17,9 @@ from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.cells import done, refused, value_of
 from crewlet.testing.faulty_link import FaultyLink, Frame
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("settling")) as running:
-        yield running
 
 
 @pytest.fixture

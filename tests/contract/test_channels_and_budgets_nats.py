@@ -1,9 +1,7 @@
 """Channels and budgets on a real broker: one answer of many that race, every token counted, a cap raised elsewhere."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from datetime import UTC
 
 import pytest
@@ -12,7 +10,6 @@ from cells_worlds import NatsWorld
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.mail.channels import CHANNELS_BUCKET, Channel, ChannelClosed, Channels
 from crewlet.ports.cells import BucketSpec
-from crewlet.testing.brokers import Server, one_server
 from crewlet.turns.budget import Caps
 from crewlet.turns.budgetgate import BudgetGate
 from crewlet.turns.budgets import BUDGETS_BUCKET, COMPANY, Budgets
@@ -20,24 +17,6 @@ from crewlet.turns.budgets import BUDGETS_BUCKET, COMPANY, Budgets
 pytestmark = pytest.mark.real
 
 BOUND_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("channels")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def thread() -> Generator[Executor]:
-    with ThreadPoolExecutor(1) as lasting:
-        yield lasting
-
-
-@pytest.fixture
-async def world(server: Server, thread: Executor) -> AsyncGenerator[NatsWorld]:
-    async with AsyncExitStack() as stack:
-        yield NatsWorld(server.urls, restart=server.restart, thread=thread, stack=stack)
 
 
 async def _until(is_so: Callable[[], bool]) -> None:

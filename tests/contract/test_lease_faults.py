@@ -1,7 +1,7 @@
 """Leases on one real server through wires that delay, lose and cut: what must survive, and the history of it."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -12,7 +12,7 @@ from crewlet.adapters.nats.connection import State
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.ports.cells import BucketSpec
 from crewlet.seats.dutyleases import LONGEST_S, DutyLeases
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.clocks import SteppedClock
 from crewlet.testing.contracts import leasefaults, leasegate, leases
 from crewlet.testing.contracts.leaseworld import LeasesWorld, abandon, granted, refused
@@ -21,12 +21,6 @@ from crewlet.testing.faulty_link import FaultyLink, Frame
 pytestmark = pytest.mark.real
 
 Which = Callable[[Frame], bool]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("lease-faults")) as running:
-        yield running
 
 
 def record_of(*, epoch: int) -> Which:

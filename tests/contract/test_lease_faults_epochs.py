@@ -1,7 +1,6 @@
 """A company with a long past: twenty thousand counters that no lease needs any more."""
 
 import asyncio
-from collections.abc import Generator
 
 import pytest
 from lease_fault_worlds import Fleet, Node, fleet_on
@@ -9,7 +8,7 @@ from lease_fault_worlds import Fleet, Node, fleet_on
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.ports.cells import Done
 from crewlet.seats.records import EpochRecord, encode, key_of
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.leaseworld import granted, refused
 from crewlet.testing.faults import FaultyCells
 from crewlet.testing.history import RecordedLeases
@@ -18,12 +17,6 @@ pytestmark = pytest.mark.real
 
 KEYS = 20_000
 AT_ONCE = 500
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("epochs")) as running:
-        yield running
 
 
 async def test_twenty_thousand_epochs_leave_claims_hints_and_listings_right_and_claims_as_cheap(

@@ -13,19 +13,13 @@ from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.ports.cells import BucketSpec
 from crewlet.seats.dutyleases import LONGEST_S
-from crewlet.testing.brokers import Cluster, Server, one_server, three_members
+from crewlet.testing.brokers import Cluster, Server, three_members
 from crewlet.testing.contracts import leasefaults, leasegate
 from crewlet.testing.contracts.leaseworld import LeasesWorld
 
 TTL_S = 2.0
 
 _worlds = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("leases")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

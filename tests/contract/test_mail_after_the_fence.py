@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,18 +12,12 @@ from mail_worlds import NatsWorld, nats_world
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.mail import NatsMail
 from crewlet.ports.mail import Ack, Attachment, Defer, Delivery, Nak, Outcome, Subscription
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.mailworld import Desk, quiet, send, until, until_backlog
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 WINDOW_S = 2.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("after-the-fence")) as running:
-        yield running
 
 
 @dataclass

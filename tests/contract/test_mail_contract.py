@@ -2,13 +2,13 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 
 import pytest
 from mail_worlds import nats_world, twin_world
 
 from crewlet.testing import virtual
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.contracts import mail as contract
 from crewlet.testing.contracts import mailattachments as attachments
 from crewlet.testing.contracts import mailbatches as batches
@@ -20,12 +20,6 @@ from crewlet.testing.contracts.mailworld import MakeWorld
 
 Check = Callable[[MakeWorld], Awaitable[None]]
 Run = Callable[[Check], None]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("mail")) as running:
-        yield running
 
 
 @pytest.fixture(params=["twin", pytest.param("nats", marks=pytest.mark.real)])

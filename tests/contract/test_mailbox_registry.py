@@ -1,6 +1,6 @@
 """The mailbox registry and its sweep over a real broker: versions, removal markers, more mailboxes than one page."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -21,16 +21,10 @@ from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRecord, MailboxRegist
 from crewlet.ports.cells import BucketSpec, CellStore, Refused
 from crewlet.ports.mail import NoMailbox, Subscription
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.cells import done
 
 ABSENT_AT = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=5)))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The walk over a company's mailboxes, with registry and mail on a real broker; its twin is in the unit tests."""
 
-from collections.abc import Generator
-
 import pytest
 from mail_worlds import NatsWorld, nats_world
 
@@ -10,19 +8,13 @@ from crewlet.mail import topics
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRegistry
 from crewlet.ports.mail import Subscription
-from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.mailworld import Desk, LiveMail, send, until
 from crewlet.testing.faults import Fault, FaultyCells
 
 pytestmark = pytest.mark.real
 
 TTL_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("mailboxes")) as running:
-        yield running
 
 
 async def _office(world: NatsWorld) -> tuple[LiveMail, FaultyCells, MailboxRegistry, Mailboxes]:

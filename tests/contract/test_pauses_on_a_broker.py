@@ -1,8 +1,7 @@
 """Pauses on a real broker: what the twins promise of them, its restarts and a line that breaks included."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -12,29 +11,10 @@ from crewlet.adapters.system.clock import SystemClock
 from crewlet.mail.pauses import PAUSES_KEY, Pauses, Wish
 from crewlet.mail.pausewatch import PauseWatch
 from crewlet.ports.cells import BucketSpec, CellStore
-from crewlet.testing.brokers import Server, one_server
 
 pytestmark = pytest.mark.real
 
 BOUND_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("pauses")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def thread() -> Generator[Executor]:
-    with ThreadPoolExecutor(1) as lasting:
-        yield lasting
-
-
-@pytest.fixture
-async def world(server: Server, thread: Executor) -> AsyncGenerator[NatsWorld]:
-    async with AsyncExitStack() as stack:
-        yield NatsWorld(server.urls, restart=server.restart, thread=thread, stack=stack)
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 
 import pytest
@@ -18,26 +18,14 @@ from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.mail import topics
 from crewlet.ports.errors import NotLive
 from crewlet.ports.signals import MAX_SIGNAL_BYTES, Signals
-from crewlet.testing.brokers import Cluster, Server, one_server, three_members
+from crewlet.testing.brokers import Cluster, Server, three_members
 from crewlet.testing.contracts.signals import LIMIT_S, SignalsContract, answered, fresh, said_until
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    with one_server(tmp_path_factory.mktemp("signals")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
     with three_members(tmp_path_factory.mktemp("signals")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def thread() -> Generator[Executor]:
-    with ThreadPoolExecutor(1) as lasting:
-        yield lasting
 
 
 class LocalWorld:

@@ -1,28 +1,14 @@
 """The API of one node, over real HTTP."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from stub_node import FLEET, Served, served
+from stub_node import FLEET, Served
 
 from crewlet.node.status import MailOutcome
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, NoMailbox
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as each:
-        yield each
-
-
-@pytest.fixture
-def api(one_server: Served) -> Served:
-    """The server of the module, its node as new."""
-    one_server.node.reset()
-    return one_server
 
 
 def test_health_gives_the_facts_and_leaves_out_what_does_not_apply(api: Served) -> None:

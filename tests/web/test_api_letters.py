@@ -1,6 +1,5 @@
 """Dead letters and inboxes over real HTTP."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,18 +12,6 @@ from crewlet.node.settings import ApiSettings
 from crewlet.node.status import MailOutcome
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import NoMailbox
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as each:
-        yield each
-
-
-@pytest.fixture
-def api(one_server: Served) -> Served:
-    one_server.node.reset()
-    return one_server
 
 
 def test_letters_are_listed_in_pages(api: Served) -> None:

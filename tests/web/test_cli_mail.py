@@ -4,14 +4,13 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_node import LETTER, STARTED, Served, served
+from stub_node import LETTER, STARTED, Served
 
 from crewlet.cli import main, sending
 from crewlet.mail.replays import ReplayUnsure
@@ -20,12 +19,6 @@ from crewlet.node.status import MailOutcome
 from crewlet.ports.errors import Unavailable
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as each:
-        yield each
 
 
 @pytest.fixture

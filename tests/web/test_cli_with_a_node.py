@@ -5,7 +5,6 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,6 @@ from crewlet.ports.errors import Unavailable
 from crewlet.web import shapes
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as each:
-        yield each
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """The company's duties, over the API and the command line."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stub_node import STARTED, Served, StubNode, served
+from stub_node import STARTED, Served
 
 from crewlet.cli import main
 from crewlet.duties.frame import NotOnDuty
@@ -13,12 +12,6 @@ from crewlet.node.dutystatus import TickSnapshot
 from crewlet.ports.errors import Unavailable
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served(StubNode()) as each:
-        yield each
 
 
 @pytest.fixture

@@ -1,31 +1,18 @@
 """Pausing and resuming over HTTP and from the command line."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_node import Served, served
+from stub_node import Served
 
 from crewlet.cli import main
 from crewlet.ports.errors import Unavailable
 from crewlet.testing.faults import Fault
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as each:
-        yield each
-
-
-@pytest.fixture
-def api(one_server: Served) -> Served:
-    one_server.node.reset()
-    return one_server
 
 
 @pytest.fixture

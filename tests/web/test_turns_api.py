@@ -1,31 +1,18 @@
 """Turns and budgets over HTTP and from the command line."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from stub_node import STARTED, TURN, Served, served
+from stub_node import STARTED, TURN, Served
 
 from crewlet.cli import main
 from crewlet.node.turnstatus import SeatTail
 from crewlet.ports.errors import Unavailable
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as each:
-        yield each
-
-
-@pytest.fixture
-def api(one_server: Served) -> Served:
-    one_server.node.reset()
-    return one_server
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ is the library's to say, on the node that asks them.
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from crewlet.company.model import LlmModel, LlmRunner, Setting
+from crewlet.company.rules import read_address
 from crewlet.kit.fields import Block, Field
 from crewlet.kit.yamlfile import ListNode, MapNode
 
@@ -87,19 +87,11 @@ def _read_name(field: Field) -> str:
 
 
 def _read_url(field: Field) -> str:
-    text = field.line_of_text()
     remedy = "write `https://host/v1`, and put what is secret into a variable that `api_key:` names"
-    if "${" in text:
-        field.refuse("an address may not refer to variables: it shows in lists and logs", remedy)
-    try:
-        parts = urlsplit(text)
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        field.refuse(f"{text!r} is no address", remedy)
-    if not is_usable or any(char.isspace() for char in text):
-        field.refuse(f"{text!r} is no address over HTTP", remedy)
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        field.refuse("an address holds no user, password or query here: it shows in lists and logs", remedy)
+    secret = "an address holds no user, password or query here: it shows in lists and logs"
+    text, parts = read_address(field, remedy, secret=secret)
+    if parts.query or parts.fragment:
+        field.refuse(secret, remedy)
     return text
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import SplitResult, urlsplit
 
 from crewlet.kit.fields import Field
 
@@ -66,6 +67,30 @@ def read_node_id(field: Field) -> str:
 
 
 NODE_ID_REMEDY: Final = "use 1 to 64 letters, digits, dots, underscores and hyphens, beginning with a letter or digit"
+
+
+def read_address(field: Field, remedy: str, *, secret: str) -> tuple[str, SplitResult]:
+    """An address over HTTP, as it stands and in its parts. It shows in lists and logs, so it holds no secret.
+
+    Args:
+        secret: the sentence that refuses a user or password.
+
+    Raises:
+        ConfigRefused: it refers to variables, is no address over HTTP, or holds a user or password.
+    """
+    text = field.line_of_text()
+    if "${" in text:
+        field.refuse("an address may not refer to variables: it shows in lists and logs", remedy)
+    try:
+        parts = urlsplit(text)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        field.refuse(f"{text!r} is no address", remedy)
+    if not is_usable or any(char.isspace() for char in text):
+        field.refuse(f"{text!r} is no address over HTTP", remedy)
+    if parts.username is not None or parts.password is not None:
+        field.refuse(secret, remedy)
+    return text, parts
 
 
 def read_labels(field: Field) -> Mapping[str, str]:

@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from crewlet.company.commands import read_command, read_cwd, read_env
 from crewlet.company.model import ToolProgram, ToolSite
+from crewlet.company.rules import read_address
 from crewlet.kit.fields import Block, Field
 from crewlet.kit.references import NotAReference, referenced
 
@@ -90,19 +90,9 @@ def _read_site(name: str, block: Block, call_s: float, start_s: float) -> ToolSi
 
 
 def _read_url(field: Field) -> str:
-    text = field.line_of_text()
     remedy = "write `https://host/path`, and put what is secret into `headers:`"
-    if "${" in text:
-        field.refuse("an address may not refer to variables: it shows in lists and logs", remedy)
-    try:
-        parts = urlsplit(text)
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        field.refuse(f"{text!r} is no address", remedy)
-    if not is_usable or any(char.isspace() for char in text):
-        field.refuse(f"{text!r} is no address over HTTP", remedy)
-    if parts.username is not None or parts.password is not None:
-        field.refuse("an address may not hold a user or a password: it shows in lists and logs", remedy)
+    secret = "an address may not hold a user or a password: it shows in lists and logs"
+    text, _ = read_address(field, remedy, secret=secret)
     return text
 
 

@@ -17,7 +17,7 @@ from crewlet.mail import topics
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.registry import MailboxRecord, MailboxRegistry
 from crewlet.mail.retirement import Verdict, budget_s, verdict, was_taken_over
-from crewlet.ports.cells import Done, Refused, Unknown, WriteResult
+from crewlet.ports.cells import Done, Refused, Unknown, WriteResult, landed
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import CrewletError, Fenced, Unavailable
@@ -283,12 +283,4 @@ def _is_done(result: WriteResult) -> bool:
     Raises:
         Unavailable: nobody knows.
     """
-    match result:
-        case Done():
-            return True
-        case Refused():
-            return False
-        case Unknown(reason):
-            raise Unavailable(f"its record is undecided: {reason}")
-        case _:
-            assert_never(result)
+    return landed(result, "its record is undecided")

@@ -15,7 +15,7 @@ import structlog
 
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import channel_mail_id
-from crewlet.ports.cells import BucketSpec, Cells, Done, Entry, Refused, Unknown
+from crewlet.ports.cells import BucketSpec, Cells, Done, Entry, Refused, Unknown, landed
 from crewlet.ports.errors import CrewletError, Unavailable
 
 CHANNELS_BUCKET = BucketSpec("crewlet_channels")
@@ -213,13 +213,8 @@ class Channels:
         Raises:
             Unavailable: nobody said.
         """
-        match await self._cells.replace(_key(found.id), msgspec.json.encode(channel), expect=found.revision):
-            case Done():
-                return True
-            case Refused():
-                return False
-            case Unknown(reason):
-                raise Unavailable(f"nobody said whether the channel is changed: {reason}")
+        result = await self._cells.replace(_key(found.id), msgspec.json.encode(channel), expect=found.revision)
+        return landed(result, "nobody said whether the channel is changed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 import structlog
 
-from crewlet.ports.cells import BucketSpec, Cells, Done, Entry, Refused, Unknown
+from crewlet.ports.cells import BucketSpec, Cells, Entry, landed
 from crewlet.ports.errors import Misuse, Unavailable
 
 PAUSES_BUCKET = BucketSpec("crewlet_pauses")
@@ -180,17 +180,14 @@ class Pauses:
             if after == before or not done:
                 return changed, False
             value = msgspec.json.encode(_Record(after))
-            match await (
+            result = await (
                 self._cells.create(PAUSES_KEY, value)
                 if revision is None
                 else self._cells.replace(PAUSES_KEY, value, expect=revision)
-            ):
-                case Done():
-                    return changed, True
-                case Refused():
-                    continue  # somebody else was first: look at what they made of it
-                case Unknown(reason):
-                    raise Unavailable(f"nobody said whether the pauses are changed: {reason}")
+            )
+            if landed(result, "nobody said whether the pauses are changed"):
+                return changed, True
+            # Somebody else was first: look at what they made of it.
         raise Unavailable("the record of pauses was changed by others again and again")
 
     async def _look(self) -> tuple[Mapping[str, Pause], int | None, datetime]:

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, assert_never
+
+from crewlet.ports.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,28 @@ class Unknown:
 
 
 WriteResult = Done | Refused | Unknown
+
+
+def landed(result: WriteResult, undecided: str) -> bool:
+    """Whether a write is in; False where somebody else wrote first.
+
+    For callers that do the same about every refusal, and have nothing to go on with while nobody knows.
+
+    Args:
+        undecided: what is not known, for the error's sentence.
+
+    Raises:
+        Unavailable: nobody knows.
+    """
+    match result:
+        case Done():
+            return True
+        case Refused():
+            return False
+        case Unknown(reason):
+            raise Unavailable(f"{undecided}: {reason}")
+        case _:
+            assert_never(result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from crewlet.kit.supervise import Tasks, see_through
-from crewlet.ports.cells import Cells, Done, Entry, Refused, Unknown, WriteResult
+from crewlet.ports.cells import Cells, Done, Entry, Refused, Unknown, WriteResult, landed
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Unavailable
@@ -263,15 +263,7 @@ class Claims:
             result = await self._epochs.create(key, encode(record))
         else:
             result = await self._epochs.replace(key, encode(record), expect=entry.revision)
-        match result:
-            case Done():
-                return True
-            case Refused():
-                return False
-            case Unknown(reason):
-                raise Unavailable(f"{key}: the counter's write is undecided: {reason}")
-            case _:
-                assert_never(result)
+        return landed(result, f"{key}: the counter's write is undecided")
 
     def _won(self, record: LeaseRecord, revision: int, look: Look, sent_at: float, answered_at: float) -> Won:
         lifetime_s = self._table.lifetime_s(record)

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from crewlet.kit.supervise import Tasks
-from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
+from crewlet.ports.cells import BucketSpec, Cells, landed
 from crewlet.ports.errors import Unavailable
 from crewlet.turns import budget
 from crewlet.turns.budget import Caps, Over, Spent, Window
@@ -190,17 +190,14 @@ class Budgets:
         for _ in range(_TRIES):
             entry = await self._cells.read(key)
             value = make(None if entry is None else entry.value)
-            match await (
+            result = await (
                 self._cells.create(key, value)
                 if entry is None
                 else self._cells.replace(key, value, expect=entry.revision)
-            ):
-                case Done():
-                    return
-                case Refused():
-                    continue  # another node was first: on top of what it wrote
-                case Unknown(reason):
-                    raise Unavailable(f"nobody said whether {key} is changed: {reason}")
+            )
+            if landed(result, f"nobody said whether {key} is changed"):
+                return
+            # Another node was first: on top of what it wrote.
         raise Unavailable(f"{key} was changed by others again and again")
 
     async def _own_caps(self, spender: str) -> Caps | None:
