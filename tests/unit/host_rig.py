@@ -14,7 +14,7 @@ from crewlet.seats.host import Freed, HostConfig, SeatHost
 from crewlet.seats.lease import ClaimRefused, ClaimResult, Granted, Lease, seat_resource
 from crewlet.seats.leases import LeaseStore
 from crewlet.seats.presence import StatusSource
-from crewlet.testing.virtual import VirtualClock
+from crewlet.testing.virtual import VirtualClock, until
 
 ALL_ROLES = frozenset({"data", "ingress", "seats", "workers"})
 
@@ -319,3 +319,18 @@ def _broken_or(says: list[bool | None]) -> bool:
     if answer is None:
         raise RuntimeError("the check broke")
     return answer
+
+
+def peer_row(fleet: Fleet, node_id: str, **meta: object) -> None:
+    """A peer is live for an hour."""
+    now = fleet.clock.now()
+    fleet.write(Lease(f"node:{node_id}", f"{node_id}:1", 1, now, now, meta=meta), 3600.0)
+
+
+async def passes(r: Rig, count: int = 1) -> None:
+    """Wait until so many more passes have ended."""
+    for _ in range(count):
+        before = r.host.last_sweep
+        began_at = before.at if before else -1.0
+        await until(lambda began_at=began_at: r.host.last_sweep is not None and r.host.last_sweep.at > began_at)
+        await asyncio.sleep(0.5)

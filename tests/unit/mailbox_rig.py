@@ -1,5 +1,6 @@
 """A company's mailboxes, their registry and the seats' leases over faulty twins, in virtual time."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 
@@ -20,6 +21,7 @@ from crewlet.testing.twins.mailbroker import TwinBroker
 from crewlet.testing.virtual import VirtualClock
 
 TTL_S = 45.0
+ALL_THREE = ["inbox", "control", "reflect"]
 
 
 class Office:
@@ -114,3 +116,35 @@ def refusing(*requests: str) -> Callable[[str], Awaitable[None]]:
             raise Unavailable(f"{request} is not answered")
 
     return refuse
+
+
+async def post(office: Office, handle: str, message_id: str = "m1") -> None:
+    await office.mail.publish(topics.inbox(handle).topic, b"hello", message_id=message_id)
+
+
+async def absent_for(office: Office, *handles: str, seconds: float = GRACE_S) -> None:
+    """Seats with mailboxes, removed so long ago."""
+    await office.mailboxes.ensure([*handles, "boss"])
+    await office.remove(*handles)
+    await office.clock.sleep(seconds)
+
+
+async def die_half_way(office: Office, handle: str) -> None:
+    """A sweep that is cut off after it deleted the inbox, and whose lease is gone."""
+    deleted = asyncio.Event()
+
+    async def hang(request: str) -> None:
+        if request == "delete_subscription":
+            if await office.there(handle) == ALL_THREE:
+                return
+            deleted.set()
+            await asyncio.Event().wait()
+
+    office.before = hang
+    sweeping = asyncio.create_task(office.sweep())
+    await deleted.wait()
+    sweeping.cancel()
+    await asyncio.wait([sweeping])
+    office.before = None
+    record = await office.record(handle)
+    assert record is not None and record.retiring_since is not None

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import structlog
-from host_rig import ALL_ROLES, RecordingHooks, Rig, rig, seats_of
+from host_rig import ALL_ROLES, RecordingHooks, peer_row, rig, seats_of
 from node_rig import Fleet
 
 from crewlet.adapters.local.cells import LocalCells
@@ -22,7 +22,7 @@ from crewlet.ports.deadline import NoDeadline
 from crewlet.seats import news
 from crewlet.seats.freed import MOST_LOST
 from crewlet.seats.host import Freed, HostConfig, SeatHost
-from crewlet.seats.lease import ClaimResult, Lease
+from crewlet.seats.lease import ClaimResult
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.seats.noderow import NodeRow
 from crewlet.testing.virtual import VirtualClock, in_virtual_time, until
@@ -32,11 +32,6 @@ HOSTS = 100
 
 def told_by(node: str, *handles: str, standing: news.Standing = "stays", owner: str = "") -> Freed:
     return Freed(owner or f"{node}:1", node, handles, standing)
-
-
-def peer_row(r: Rig, node_id: str, **meta: object) -> None:
-    now = r.fleet.clock.now()
-    r.fleet.write(Lease(f"node:{node_id}", f"{node_id}:1", 1, now, now, meta=meta), 3600.0)
 
 
 # What the news is
@@ -122,7 +117,7 @@ async def test_a_claim_that_is_lost_costs_nothing_of_the_allowance_and_many_end_
 @in_virtual_time
 async def test_seats_of_a_peer_that_withdraws_are_taken_at_once() -> None:
     r = rig(seats_of("a", "b"), sweep_interval_s=60.0)
-    peer_row(r, "x", seats_held=1)
+    peer_row(r.fleet, "x", seats_held=1)
     r.fleet.steal("b")
     await r.host.start()
     r.fleet.drop("seat:b")
@@ -160,7 +155,7 @@ async def test_seats_that_a_pass_gives_back_are_named_in_one_message_with_the_co
     r.freed.append(tell)
     await r.host.start()
     r.hooks.release_takes["a"] = 0.004
-    peer_row(r, "x", seats_held=0)
+    peer_row(r.fleet, "x", seats_held=0)
     await until(lambda: bool(told))
     await asyncio.sleep(1)
     assert told == [(["a", "b"], 2)]

@@ -5,31 +5,18 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from mailbox_rig import TTL_S, Office, refusing
+from mailbox_rig import ALL_THREE, TTL_S, Office, absent_for, die_half_way, post, refusing
 from structlog.testing import capture_logs
 
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.mail import topics
-from crewlet.mail.retirement import GRACE_S, RESUME_AFTER_S, TAKE_OVER_AFTER_S
+from crewlet.mail.retirement import GRACE_S, RESUME_AFTER_S
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import NoMailbox, Subscription
 from crewlet.seats.lease import Granted, node_resource, seat_resource
 from crewlet.seats.leases import LeaseStore
 from crewlet.testing.faults import Fault
-from crewlet.testing.virtual import in_virtual_time, settle
-
-ALL_THREE = ["inbox", "control", "reflect"]
-
-
-async def post(office: Office, handle: str, message_id: str = "m1") -> None:
-    await office.mail.publish(topics.inbox(handle).topic, b"hello", message_id=message_id)
-
-
-async def absent_for(office: Office, *handles: str, seconds: float = GRACE_S) -> None:
-    """Seats with mailboxes, removed so long ago."""
-    await office.mailboxes.ensure([*handles, "boss"])
-    await office.remove(*handles)
-    await office.clock.sleep(seconds)
+from crewlet.testing.virtual import in_virtual_time
 
 
 @in_virtual_time
@@ -200,7 +187,7 @@ def test_a_mark_is_left_alone_for_a_quarter_of_an_hour_and_then_resumed(is_back:
     async def check() -> None:
         office = await Office("boss", "ceo").open()
         await absent_for(office, "ceo")
-        await _die_half_way(office, "ceo")
+        await die_half_way(office, "ceo")
         marked = await office.record("ceo")
         if is_back:
             office.add("ceo")
@@ -227,34 +214,13 @@ def test_a_mark_is_left_alone_for_a_quarter_of_an_hour_and_then_resumed(is_back:
 async def test_the_inbox_of_a_returned_seat_whose_retirement_died_is_made_again() -> None:
     office = await Office("boss", "ceo").open()
     await absent_for(office, "ceo")
-    await _die_half_way(office, "ceo")
+    await die_half_way(office, "ceo")
     office.add("ceo")
     await office.clock.sleep(RESUME_AFTER_S)
     await office.sweep()
     assert await office.there("ceo") == ALL_THREE
     record = await office.record("ceo")
     assert record is not None and record.is_clean
-
-
-async def _die_half_way(office: Office, handle: str) -> None:
-    """A sweep that is cut off after it deleted the inbox, and whose lease is gone."""
-    deleted = asyncio.Event()
-
-    async def hang(request: str) -> None:
-        if request == "delete_subscription":
-            if await office.there(handle) == ALL_THREE:
-                return
-            deleted.set()
-            await asyncio.Event().wait()
-
-    office.before = hang
-    sweeping = asyncio.create_task(office.sweep())
-    await deleted.wait()
-    sweeping.cancel()
-    await asyncio.wait([sweeping])
-    office.before = None
-    record = await office.record(handle)
-    assert record is not None and record.retiring_since is not None
 
 
 @pytest.mark.proves("MB-07")
@@ -478,119 +444,3 @@ async def test_a_retirement_whose_end_is_undecided_is_finished_by_a_later_sweep(
     await office.clock.sleep(RESUME_AFTER_S)
     assert (await office.sweep()).retired == ["ceo"]
     assert await office.record("ceo") is None
-
-
-# The walk
-
-
-@pytest.mark.proves("SU-11")
-@in_virtual_time
-async def test_each_seat_is_registered_before_its_subscriptions_are_made() -> None:
-    office = await Office("boss", "ceo").open()
-    seen: list[bool] = []
-
-    async def look(request: str) -> None:
-        if request == "ensure_subscription":
-            seen.append(await office.record("ceo") is not None)
-
-    office.before = look
-    assert await office.mailboxes.ensure(["ceo"]) == 3
-    assert seen == [True, True, True]
-
-
-@pytest.mark.proves("SU-11")
-@in_virtual_time
-async def test_a_registration_that_fails_does_not_keep_the_mailbox_from_being_made() -> None:
-    office = await Office("boss", "ceo").open()
-    office.cells.next("create", Fault.LOST)
-    with capture_logs() as logs:
-        assert await office.mailboxes.ensure(["ceo"]) == 3
-    assert [line["event"] for line in logs] == ["seat_mailbox_unregistered"]
-    office.cells.cut()
-    assert await office.mailboxes.ensure(["cfo"]) == 3
-    office.cells.heal()
-    assert (await office.sweep()).registered == ["boss", "ceo"]
-
-
-@pytest.mark.proves("SU-05")
-@in_virtual_time
-async def test_a_handle_that_left_and_returns_gets_its_mailbox_again_from_the_same_node() -> None:
-    office = await Office("boss", "ceo").open()
-    await absent_for(office, "ceo")
-    assert (await office.sweep()).retired == ["ceo"]
-    office.add("ceo")
-    assert await office.mailboxes.ensure(["boss", "ceo"]) == 3
-    assert await office.there("ceo") == ALL_THREE
-    record = await office.record("ceo")
-    assert record is not None and record.is_clean
-
-
-@in_virtual_time
-async def test_a_node_that_wants_a_mailbox_back_forgets_the_absence_so_that_no_sweep_can_retire_it() -> None:
-    office = await Office("boss", "ceo").open()
-    await absent_for(office, "ceo")
-    behind = office.sweeper("behind")
-    assert await office.mailboxes.ensure(["ceo"]) == 0
-    assert (await behind.sweep()).stamped == ["ceo"]
-    assert await office.there("ceo") == ALL_THREE
-
-
-@in_virtual_time
-async def test_a_retirement_under_way_is_waited_for_and_the_new_mailbox_is_empty() -> None:
-    office = await Office("boss", "ceo").open()
-    await office.mailboxes.ensure(["boss", "ceo"])
-    await post(office, "ceo")
-    await office.remove("ceo")
-    await office.clock.sleep(GRACE_S)
-    may_go_on = asyncio.Event()
-
-    async def wait(request: str) -> None:
-        if request == "delete_subscription":
-            await may_go_on.wait()
-
-    office.before = wait
-    sweeping = asyncio.create_task(office.sweep())
-    await settle()
-    walking = asyncio.create_task(office.mailboxes.ensure_until_made(["ceo", "new"]))
-    await asyncio.sleep(3)
-    assert await office.there("new") == ALL_THREE
-    assert not walking.done()
-    may_go_on.set()
-    assert (await sweeping).retired == ["ceo"]
-    assert await walking == 3
-    backlog = await office.waiting(topics.inbox("ceo"))
-    assert backlog is not None and backlog.waiting == 0
-    assert await office.there("ceo") == ALL_THREE
-
-
-@in_virtual_time
-async def test_a_retirement_that_died_is_taken_over_after_twice_its_budget() -> None:
-    office = await Office("boss", "ceo").open()
-    await absent_for(office, "ceo")
-    await _die_half_way(office, "ceo")
-    marked_at = office.clock.elapsed()
-    with capture_logs() as logs:
-        await office.mailboxes.ensure_until_made(["ceo"])
-    assert TAKE_OVER_AFTER_S <= office.clock.elapsed() - marked_at <= TAKE_OVER_AFTER_S + 6
-    assert "seat_mailbox_retirement_taken_over" in [line["event"] for line in logs]
-    assert await office.there("ceo") == ALL_THREE
-    record = await office.record("ceo")
-    assert record is not None and record.is_clean
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNANSWERED])
-def test_an_absence_that_is_not_known_to_be_forgotten_is_asked_again_and_the_mailbox_is_there(fault: Fault) -> None:
-    @in_virtual_time
-    async def check() -> None:
-        office = await Office("boss", "ceo").open()
-        await absent_for(office, "ceo")
-        await office.mail.delete_subscription(topics.inbox("ceo"))
-        office.cells.next("replace", fault)
-        with pytest.raises(Unavailable):
-            await office.mailboxes.ensure(["ceo"])
-        assert await office.there("ceo") == ALL_THREE
-        await office.mailboxes.ensure(["ceo"])
-        record = await office.record("ceo")
-        assert record is not None and record.is_clean
-
-    check()

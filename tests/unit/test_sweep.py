@@ -5,36 +5,14 @@ import dataclasses
 
 import pytest
 import structlog
-from host_rig import Fleet, Rig, rig, seats_of
+from host_rig import Fleet, passes, peer_row, rig, seats_of
 
 from crewlet.company.model import Placement, Seat
 from crewlet.ports.errors import Misuse
-from crewlet.seats.host import Freed, HostConfig
-from crewlet.seats.lease import Lease
-from crewlet.seats.news import Standing
+from crewlet.seats.host import HostConfig
 from crewlet.testing.virtual import VirtualClock, in_virtual_time, until
 
 PASS_S = 5.0
-
-
-def peer_row(fleet: Fleet, node_id: str, **meta: object) -> None:
-    """A peer is live for an hour."""
-    now = fleet.clock.now()
-    fleet.write(Lease(f"node:{node_id}", f"{node_id}:1", 1, now, now, meta=meta), 3600.0)
-
-
-def news(*handles: str, standing: Standing = "stays") -> Freed:
-    """What the peer x says that it gave back."""
-    return Freed("x:1", "x", handles, standing)
-
-
-async def passes(r: Rig, count: int = 1) -> None:
-    """Wait until so many more passes have ended."""
-    for _ in range(count):
-        before = r.host.last_sweep
-        began_at = before.at if before else -1.0
-        await until(lambda began_at=began_at: r.host.last_sweep is not None and r.host.last_sweep.at > began_at)
-        await asyncio.sleep(0.5)
 
 
 @pytest.mark.proves("SW-24")
@@ -276,74 +254,6 @@ async def test_a_loss_after_the_pass_is_a_new_record() -> None:
     await r.host.stop()
 
 
-def satellite_fleet() -> tuple[Fleet, list[Seat]]:
-    seats = [*seats_of("a", "b"), *seats_of("zed", placement=Placement(node="sat"))]
-    return Fleet(VirtualClock()), seats
-
-
-@pytest.mark.proves("SW-01")
-@in_virtual_time
-async def test_a_pinned_seat_is_served_although_its_node_sweeps_first() -> None:
-    fleet, seats = satellite_fleet()
-    rigs = [rig(seats, fleet=fleet, node_id=node, claims_per_sweep=1) for node in ("sat", "c1", "c2")]
-    for r in rigs:
-        await r.host.start()
-    for r in rigs:
-        await passes(r, 3)
-    held = [sorted(r.host.held()) for r in rigs]
-    assert "zed" in held[0]
-    assert sorted(handle for each in held for handle in each) == ["a", "b", "zed"]
-    assert all(r.host.last_sweep is not None and r.host.last_sweep.unplaceable == () for r in rigs)
-    for r in rigs:
-        await r.host.stop()
-
-
-@pytest.mark.proves("SW-02")
-@in_virtual_time
-async def test_a_full_satellite_sheds_and_claims_its_pinned_seat_in_one_pass() -> None:
-    fleet, seats = satellite_fleet()
-    r = rig(seats, fleet=fleet, node_id="sat")
-    fleet.steal("zed")
-    await r.host.start()
-    assert sorted(r.host.held()) == ["a", "b"]
-    fleet.drop("seat:zed")
-    peer_row(fleet, "core")
-    await passes(r)
-    assert r.hooks.releases() == ["a rebalance voluntary"]
-    assert sorted(r.host.held()) == ["b", "zed"]
-    await r.host.stop()
-
-
-@pytest.mark.proves("SW-15")
-@in_virtual_time
-async def test_the_share_of_one_group_is_no_room_in_another() -> None:
-    eu = Placement(labels=(("zone", "eu"),))
-    seats = [*seats_of("f0", "f1", "f2"), *seats_of("eu0", "eu1", placement=eu)]
-    r = rig(seats, labels={"zone": "eu"})
-    peer_row(r.fleet, "b", labels={"zone": "eu"})
-    peer_row(r.fleet, "c")
-    await r.host.start()
-    await passes(r, 2)
-    assert sorted(r.host.held()) == ["eu0", "f0"]
-    await r.host.stop()
-
-
-@pytest.mark.proves("SW-19")
-@in_virtual_time
-async def test_a_shed_that_cannot_be_proven_is_not_lost_and_not_made_up_for() -> None:
-    r = rig(seats_of("a", "b", "c", "d"), releases_per_sweep=1)
-    await r.host.start()
-    r.hooks.fails_release.add("a")
-    for node in ("x", "y", "z"):
-        peer_row(r.fleet, node)
-    await passes(r)
-    record = r.host.last_sweep
-    assert record is not None and record.lost == ()
-    assert r.hooks.releases()[0] == "a rebalance voluntary"
-    assert sorted(r.host.held()) == ["b", "c", "d"]
-    await r.host.stop()
-
-
 @pytest.mark.proves("SW-29")
 @in_virtual_time
 async def test_a_seat_whose_role_is_gone_or_moved_leaves_with_its_reason() -> None:
@@ -501,75 +411,6 @@ def test_a_host_that_cannot_work_is_refused_when_it_is_made(wrong: dict[str, obj
         HostConfig(**{**good, **wrong})  # type: ignore[arg-type]
 
 
-@in_virtual_time
-async def test_a_seat_heard_to_be_free_is_claimed_at_once_past_the_counts() -> None:
-    r = rig(seats_of("a", "b"), sweep_interval_s=60.0)
-    peer_row(r.fleet, "x", seats_held=2)
-    r.fleet.steal("a")
-    r.fleet.steal("b")
-    await r.host.start()
-    record = r.host.last_sweep
-    assert record is not None and record.is_fleet_full
-    r.fleet.drop("seat:b")
-    r.host.hear_freed(news("b", "gone"))
-    await until(lambda: "b" in r.host.held(), within_s=0.1)
-    assert r.leases.claims() == ["b"]
-    row = r.fleet.live("node:a")
-    assert row is not None and row.meta["seats_held"] == 1
-    await r.host.stop()
-
-
-@in_virtual_time
-async def test_a_leaving_peers_seats_are_shared_as_if_it_were_gone() -> None:
-    r = rig(seats_of("a", "b"), sweep_interval_s=60.0)
-    peer_row(r.fleet, "x", seats_held=1)
-    r.fleet.steal("b")
-    await r.host.start()
-    assert list(r.host.held()) == ["a"]
-    r.fleet.drop("seat:b")
-    r.host.hear_freed(news("b"))
-    await asyncio.sleep(1)
-    assert list(r.host.held()) == ["a"], "no room while the peer counts"
-    r.host.hear_freed(news("b", standing="gone"))
-    await until(lambda: sorted(r.host.held()) == ["a", "b"], within_s=0.1)
-    await r.host.stop()
-
-
-@in_virtual_time
-async def test_no_interval_wins_more_than_four_early_claims_besides_the_passs_own() -> None:
-    handles = [f"s{n:02}" for n in range(30)]
-    r = rig(seats_of(*handles))
-    await r.host.start()
-    won = [len(r.host.held())]
-    r.host.hear_freed(news(*handles))
-    r.host.request_sweep()
-    await asyncio.sleep(1)
-    r.host.hear_freed(news(*handles))
-    await asyncio.sleep(1)
-    won.append(len(r.host.held()))
-    await asyncio.sleep(4.5)
-    won.append(len(r.host.held()))
-    assert won == [4, 8, 12]
-    await r.host.stop()
-
-
-@in_virtual_time
-async def test_a_release_is_told_once_the_store_and_the_counts_say_so() -> None:
-    told: list[tuple[tuple[str, ...], str | None, object]] = []
-    r = rig(seats_of("a", "b"), sweep_interval_s=60.0)
-
-    def tell(freed: Freed) -> None:
-        row = r.fleet.live("node:a")
-        told.append((freed.seats, r.fleet.owner(freed.seats[0]), row.meta["seats_held"] if row else None))
-
-    r.freed.append(tell)
-    await r.host.start()
-    await r.host.give_back("a", "unprepared")
-    await r.host.drain()
-    assert told == [(("a",), None, 1), (("b",), None, None)]
-    await r.host.stop()
-
-
 @pytest.mark.proves("SW-33")
 @in_virtual_time
 async def test_a_status_that_takes_too_long_is_left_out_and_presence_goes_on() -> None:
@@ -588,60 +429,4 @@ async def test_a_status_that_takes_too_long_is_left_out_and_presence_goes_on() -
     await asyncio.sleep(200)
     row = r.fleet.live("node:a")
     assert row is not None and "status" not in row.meta and r.host.presence_held()
-    await r.host.stop()
-
-
-def satellite(releases_per_sweep: int = 2) -> Rig:
-    """A satellite in a company where z0 and z1 ask for one, and a0 and a1 run anywhere."""
-    pinned = Placement(labels=(("kind", "sat"),))
-    seats = [*seats_of("a0", "a1"), *seats_of("z0", "z1", placement=pinned)]
-    return rig(seats, node_id="s1", labels={"kind": "sat"}, releases_per_sweep=releases_per_sweep)
-
-
-@pytest.mark.proves("SW-16")
-@in_virtual_time
-async def test_the_least_constrained_group_gives_back_first() -> None:
-    r = satellite(releases_per_sweep=1)
-    await r.host.start()
-    assert len(r.host.held()) == 4
-    peer_row(r.fleet, "s2", labels={"kind": "sat"})
-    peer_row(r.fleet, "core")
-    await passes(r, 2)
-    assert r.hooks.releases() == ["a0 rebalance voluntary", "z0 rebalance voluntary"]
-    await r.host.stop()
-
-
-@pytest.mark.proves("SW-18")
-@in_virtual_time
-async def test_a_stuck_seat_is_charged_first_and_to_its_own_group() -> None:
-    r = satellite()
-    fleet = r.fleet
-    r.hooks.fails_release.add("z0")
-    await r.host.start()
-    await r.host.give_back("z0", "unprepared")
-    peer_row(fleet, "s2", labels={"kind": "sat"})
-    await passes(r)
-    assert list(r.host.held()) == ["a1"]
-    given_back = [call for call in r.hooks.releases() if not call.startswith("z0")]
-    assert given_back == ["a0 rebalance voluntary", "z1 rebalance voluntary"]
-    await r.host.stop()
-
-
-@pytest.mark.proves("SW-17")
-@in_virtual_time
-async def test_a_stuck_pinned_seat_takes_up_the_share_of_its_group() -> None:
-    r = satellite()
-    fleet = r.fleet
-    r.hooks.fails_release.add("z0")
-    peer_row(fleet, "s2", labels={"kind": "sat"})
-    fleet.steal("a0")
-    fleet.steal("a1")
-    await r.host.start()
-    assert list(r.host.held()) == ["z0"]
-    await r.host.give_back("z0", "unprepared")
-    fleet.drop("seat:a0")
-    fleet.drop("seat:a1")
-    await passes(r, 3)
-    assert list(r.host.held()) == ["a0"]
-    assert "z1" not in r.leases.claims()
     await r.host.stop()
