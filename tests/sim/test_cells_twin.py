@@ -7,31 +7,19 @@ import pytest
 
 from crewlet.ports.cells import CellStore
 from crewlet.testing.contracts.cells import CellsContract
-from crewlet.testing.sim.cells import SimCellStore, SimStore
+from crewlet.testing.sim.cells import SimCellStore, SimStore, Unwatched
 from crewlet.testing.sim.dice import Dice, SimEntropy
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.loop import Process, SimLoop
 from crewlet.testing.sim.wire import Broker, Line, Wire
 
 
-class _Nobody:
+class _Nobody(Unwatched):
     """Observes, and keeps nothing."""
 
     def wrote(self, bucket: str, key: str, value: bytes | None, revision: int) -> None: ...
 
     def was_read(self, bucket: str, key: str, is_there: bool) -> None: ...
-
-    def reading(self, bucket: str, key: str) -> None: ...
-
-    def writing(self, bucket: str, key: str, value: bytes | None) -> None: ...
-
-    def unread(self, bucket: str, key: str) -> None: ...
-
-    def listed(self, bucket: str, prefix: str, looked_at: float) -> None: ...
-
-    def unwritten(self, bucket: str, key: str) -> None: ...
-
-    def heard(self, bucket: str, revision: int) -> None: ...
 
 
 class _World:

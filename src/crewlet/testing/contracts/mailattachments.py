@@ -2,11 +2,20 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
 
 from crewlet.ports.errors import NotLive
-from crewlet.ports.mail import Ack, Defer, Delivery, Nak, Outcome, Subscription
-from crewlet.testing.contracts.mailworld import Desk, MakeWorld, quiet, raises, raises_now, send, until, until_backlog
+from crewlet.ports.mail import Ack, Defer, Nak, Subscription
+from crewlet.testing.contracts.mailworld import (
+    Desk,
+    MakeWorld,
+    quiet,
+    raises,
+    raises_now,
+    send,
+    until,
+    until_backlog,
+    when,
+)
 
 
 async def a_detach_does_not_wait_and_a_late_deferral_harms_nobody(make: MakeWorld) -> None:
@@ -16,11 +25,7 @@ async def a_detach_does_not_wait_and_a_late_deferral_harms_nobody(make: MakeWorl
         await one.ensure_subscription(inbox)
         released = asyncio.Event()
 
-        async def late(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Defer("late")
-
-        old = Desk([late])
+        old = Desk([when(released, Defer("late"))])
         before = await one.attach(inbox, old, good_until=math.inf)
         await send(one, inbox.topic, "e1")
         await until(world, lambda: before.is_handling)
@@ -46,11 +51,7 @@ async def nothing_of_a_late_ack_reaches_the_broker(make: MakeWorld) -> None:
         await one.ensure_subscription(inbox)
         released = asyncio.Event()
 
-        async def late(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Ack()
-
-        before = await one.attach(inbox, Desk([late]), good_until=math.inf)
+        before = await one.attach(inbox, Desk([when(released, Ack())]), good_until=math.inf)
         await send(one, inbox.topic, "e1")
         await until(world, lambda: before.is_handling)
         await before.detach()
@@ -68,11 +69,7 @@ async def a_disowned_handler_hands_nothing_back(make: MakeWorld) -> None:
         await mail.ensure_subscription(inbox)
         released = asyncio.Event()
 
-        async def late(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Nak("late")
-
-        before = await mail.attach(inbox, Desk([late]), good_until=math.inf)
+        before = await mail.attach(inbox, Desk([when(released, Nak("late"))]), good_until=math.inf)
         await send(mail, inbox.topic, "e1")
         await until(world, lambda: before.is_handling)
         before.disown()
@@ -143,11 +140,7 @@ async def an_unprolonged_delivery_goes_to_the_next_reader(make: MakeWorld) -> No
         inbox = Subscription(world.topic("inbox"), "g")
         released = asyncio.Event()
 
-        async def stuck(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Ack()
-
-        dead, heir = Desk([stuck]), Desk()
+        dead, heir = Desk([when(released, Ack())]), Desk()
         holder = await one.attach(inbox, dead, good_until=math.inf)
         await send(one, inbox.topic, "e1")
         await until(world, lambda: holder.is_handling)
@@ -163,11 +156,7 @@ async def a_prolonged_delivery_stays_in_hand(make: MakeWorld) -> None:
         inbox = Subscription(world.topic("inbox"), "g")
         released = asyncio.Event()
 
-        async def slow(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Ack()
-
-        desk, rival = Desk([slow]), Desk()
+        desk, rival = Desk([when(released, Ack())]), Desk()
         holder = await one.attach(inbox, desk, good_until=math.inf)
         await send(one, inbox.topic, "e1")
         await until(world, lambda: holder.is_handling)

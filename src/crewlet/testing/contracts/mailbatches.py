@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Nak, Outcome, Subscription
-from crewlet.testing.contracts.mailworld import Desk, MakeWorld, key, quiet, send, until, until_backlog
+from crewlet.testing.contracts.mailworld import Desk, MakeWorld, key, quiet, send, until, until_backlog, when
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -194,11 +194,7 @@ async def mail_that_came_during_a_turn_is_taken_together(make: MakeWorld) -> Non
         inbox = Subscription(world.topic("inbox"), "g")
         released = asyncio.Event()
 
-        async def long_turn(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Ack()
-
-        desk = Desk([long_turn])
+        desk = Desk([when(released, Ack())])
         options = BatchOptions(max_messages=20, partition_key=key)
         attachment = await mail.attach(inbox, desk, good_until=math.inf, options=options)
         await send(mail, inbox.topic, "t:1")
@@ -238,11 +234,7 @@ async def a_detach_hands_back_what_no_handler_has_begun(make: MakeWorld) -> None
         await send(one, inbox.topic, "a", "b", "c")
         released = asyncio.Event()
 
-        async def long_turn(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Ack()
-
-        desk, heir = Desk([long_turn]), Desk()
+        desk, heir = Desk([when(released, Ack())]), Desk()
         options = BatchOptions(max_messages=10, partition_key=key)
         attachment = await one.attach(inbox, desk, good_until=math.inf, options=options)
         await until(world, lambda: attachment.is_handling)

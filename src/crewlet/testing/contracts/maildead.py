@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.ports.deadletters import DeadLetter
 from crewlet.ports.errors import Misuse
-from crewlet.ports.mail import Ack, Defer, Delivery, Mail, Nak, Outcome, Subscription
+from crewlet.ports.mail import Ack, Defer, Mail, Nak, Subscription
 from crewlet.testing.contracts.mailworld import (
     Desk,
     MailWorld,
@@ -17,6 +17,7 @@ from crewlet.testing.contracts.mailworld import (
     send,
     until,
     until_backlog,
+    when,
 )
 
 
@@ -50,13 +51,9 @@ async def a_message_whose_readers_died_is_buried_unrun_with_their_names(make: Ma
         inbox = Subscription(world.topic("inbox"), "g")
         released = asyncio.Event()
 
-        async def stuck(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Ack()
-
         for owner in ("n1:a", "n2:b"):
             dying = await world.client()
-            desk = Desk([stuck])
+            desk = Desk([when(released, Ack())])
             attachment = await dying.attach(inbox, desk, good_until=math.inf, journal=await _journal(world, owner))
             if owner == "n1:a":
                 await send(sender, inbox.topic, "e1")
@@ -137,11 +134,7 @@ async def a_message_is_found_for_as_long_as_it_is_not_settled(make: MakeWorld) -
         assert await mail.find(inbox, "never sent") is None
         released = asyncio.Event()
 
-        async def wait(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Ack()
-
-        attachment = await mail.attach(inbox, Desk([Ack(), wait]), good_until=math.inf)
+        attachment = await mail.attach(inbox, Desk([Ack(), when(released, Ack())]), good_until=math.inf)
         await until(world, lambda: attachment.is_handling and attachment.in_hand == 1)
         await until_backlog(world, mail, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 1))
         assert await other.find(inbox, "e1") is None

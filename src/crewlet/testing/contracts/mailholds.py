@@ -2,10 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
 
-from crewlet.ports.mail import Ack, Delivery, NoMailbox, Outcome, Subscription
-from crewlet.testing.contracts.mailworld import Desk, MakeWorld, quiet, raises, send, until
+from crewlet.ports.mail import Ack, NoMailbox, Subscription
+from crewlet.testing.contracts.mailworld import Desk, MakeWorld, quiet, raises, send, until, when
 
 
 async def a_pause_keeps_mail_from_handlers(make: MakeWorld) -> None:
@@ -14,11 +13,7 @@ async def a_pause_keeps_mail_from_handlers(make: MakeWorld) -> None:
         inbox = Subscription(world.topic("inbox"), "g")
         released = asyncio.Event()
 
-        async def wait(_: Sequence[Delivery]) -> Outcome:
-            await released.wait()
-            return Ack()
-
-        desk = Desk([wait])
+        desk = Desk([when(released, Ack())])
         await mail.attach(inbox, desk, good_until=math.inf)
         assert await mail.wait_for_handlers(0.0) == 0
         await send(mail, inbox.topic, "e1")

@@ -1,5 +1,6 @@
 """What the mail contract's checks run in: a broker, as many clients as a check wants, and a look behind the port."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
@@ -75,6 +76,16 @@ class MakeWorld(Protocol):
 
 
 Answer = Callable[[Sequence[Delivery]], Awaitable[Outcome | Settling]]
+
+
+def when(released: asyncio.Event, outcome: Outcome) -> Answer:
+    """An answer that is given once the event is set: a handler that is held up until then."""
+
+    async def answer(_: Sequence[Delivery]) -> Outcome:
+        await released.wait()
+        return outcome
+
+    return answer
 
 
 @dataclass

@@ -6,28 +6,12 @@ from contextvars import Context
 
 from crewlet.mail.pauses import PAUSES_BUCKET, Pauses, Wish
 from crewlet.ports.errors import Unavailable
-from crewlet.testing.sim.cells import SimCellStore, SimStore
+from crewlet.testing.sim.cells import SimCellStore, SimStore, Unwatched
 from crewlet.testing.sim.dice import Dice, SimEntropy
 from crewlet.testing.sim.loop import Process
 from crewlet.testing.sim.wire import Broker, Line, Wire
 
 _RETRY_S = 1.0
-
-
-class _Unwatched:
-    """Nobody judges people."""
-
-    def reading(self, bucket: str, key: str) -> None: ...
-
-    def writing(self, bucket: str, key: str, value: bytes | None) -> None: ...
-
-    def unread(self, bucket: str, key: str) -> None: ...
-
-    def listed(self, bucket: str, prefix: str, looked_at: float) -> None: ...
-
-    def unwritten(self, bucket: str, key: str) -> None: ...
-
-    def heard(self, bucket: str, revision: int) -> None: ...
 
 
 class People:
@@ -37,7 +21,7 @@ class People:
         self._dice = Dice(seed, "people")
         self._entropy = SimEntropy(self._dice)
         wire = Wire(Process("people"), Line(), broker, self._dice, world)
-        self._store = SimCellStore(store, wire, self._entropy.token, _Unwatched())
+        self._store = SimCellStore(store, wire, self._entropy.token, Unwatched())
 
     async def pause(self, handles: Sequence[str]) -> str:
         """Pause seats, perhaps for some time only, perhaps with what runs; says which pause. "": nobody answered."""
