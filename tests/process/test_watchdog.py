@@ -77,7 +77,7 @@ def test_a_held_interpreter_lock_ends_with_all_stacks() -> None:
 def test_a_process_that_was_frozen_past_the_threshold_dies_at_the_thaw_before_it_runs_a_line() -> None:
     with node("stopped") as process:
         process.send_signal(signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(4.0)  # past the timer, which lasts four looks of the watcher longer than the threshold
         process.send_signal(signal.SIGCONT)
         out, _ = process.communicate(timeout=_LIMIT_S)
         assert process.returncode in (-signal.SIGALRM, 1) and out == ""

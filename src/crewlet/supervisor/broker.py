@@ -7,6 +7,7 @@ exactly when the server is gone, whatever became of its starter.
 import fcntl
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -38,6 +40,8 @@ from crewlet.supervisor.spawn import spawn
 
 SERVER_ENV = "CREWLET_NATS_SERVER"
 _POLL_S = 0.01
+_NAMED_PORTS = (20_000, 32_768)
+_PORT_TRIES = 50
 
 __all__ = [
     "Broker",
@@ -51,6 +55,7 @@ __all__ = [
     "StoreInUse",
     "find_server",
     "free_port",
+    "free_ports",
 ]
 
 
@@ -351,7 +356,23 @@ def _environment() -> dict[str, str]:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that was free a moment ago. Someone else may take it first: be ready to try again."""
+    """A port that was free a moment ago. Someone else may take it first: be ready to try again.
+
+    It lies below the ports that systems give to whoever names none, so that no connection made meanwhile takes it.
+    """
+    for _ in range(_PORT_TRIES):
+        port = random.randrange(*_NAMED_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return port
     with socket.socket() as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
+
+
+def free_ports(count: int) -> list[int]:
+    """Several such ports, no two alike, in ascending order."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return sorted(ports)

@@ -5,14 +5,14 @@ Use them from the main thread. On Linux they die with it, however it ends.
 
 import signal
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
-from crewlet.supervisor.broker import Broker, BrokerPlan, ClusterPlan, PortInUse, free_port
+from crewlet.supervisor.broker import Broker, BrokerPlan, ClusterPlan, PortInUse, free_ports
 
 _TRIES = 5
 _START_S = 30.0
@@ -114,7 +114,7 @@ def three_members(path: Path, *, token: str | None = None) -> Generator[Cluster]
 
 def _start_members(path: Path, token: str | None) -> tuple[Broker, ...]:
     for attempt in range(_TRIES):
-        ports = _free_ports(3)
+        ports = free_ports(3)
         peers = tuple(f"127.0.0.1:{port}" for port in ports)
         plans = [
             BrokerPlan(
@@ -139,13 +139,6 @@ def _start_members(path: Path, token: str | None) -> tuple[Broker, ...]:
             raise
         return tuple(started)
     raise AssertionError("unreachable")
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return sorted(ports)
 
 
 def stop(broker: Broker) -> None:

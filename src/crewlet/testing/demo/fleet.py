@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 import yaml
 
+from crewlet.supervisor.broker import free_ports
 from crewlet.supervisor.spawn import spawn
 from crewlet.testing.demo import processes
 
@@ -197,15 +197,6 @@ def prepare(root: Path, example: Path, documents: Path) -> Fleet:
         (node.folder / "crewlet.yaml").write_text(_yaml(settings), "utf-8")
         nodes.append(node)
     return Fleet(root, nodes, seats)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, no two alike."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
 
 
 def _write_company(path: Path, root: Path, documents: Path) -> Sequence[str]:
