@@ -6,9 +6,7 @@ from typing import Any
 
 from crewlet.company.model import Seat
 from crewlet.node.assembly import Node, NodeConfig, Ports
-from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Program, ProgramNotStarted, ProgramSpec
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.testing.sim.cells import SimCellStore
@@ -16,7 +14,7 @@ from crewlet.testing.sim.clock import SimClock
 from crewlet.testing.sim.dice import Dice, SimEntropy
 from crewlet.testing.sim.loop import Process
 from crewlet.testing.sim.mail import SimMailWire
-from crewlet.testing.sim.signals import SimSignals
+from crewlet.testing.sim.ports import hang_up, ports_over
 from crewlet.testing.sim.stage import Stage
 from crewlet.testing.sim.turnwatch import TURN, Luck, WatchedTurns
 from crewlet.testing.sim.vacancy import Living
@@ -45,7 +43,6 @@ class Incarnation:
         self.stopping = asyncio.Event()
         self.has_started = False
         self._machine = machine
-        self._mails: list[TwinMail] = []
         self._adopting: asyncio.Task[None] | None = None
         self.wire = Wire(self.process, machine.line, stage.broker, self.dice, stage.world)
         self.node = Node(
@@ -132,31 +129,18 @@ class Incarnation:
 
     def _ports(self) -> Ports:
         machine, stage = self._machine, self._machine.stage
-        cells = SimCellStore(stage.store, self.wire, self._entropy.token, self)
-
-        async def open_mail(ack_window_s: float) -> Mail:
-            wire = SimMailWire(self.wire, self.dice, self._leaving, machine.trouble)
-            mail = TwinMail(stage.mail, clock=machine.clock, wire=wire)
-            await mail.start()
-            self._mails.append(mail)
-            return mail
-
-        async def close_mail() -> None:
-            for mail in self._mails:
-                await mail.stop()
-
-        return Ports(
-            lease_cells=cells,
-            cells=cells,
-            open_mail=open_mail,
-            close_mail=close_mail,
-            is_linked=lambda: True,
-            programs=NoPrograms(),
-            signals=SimSignals(stage.signals, self.wire, self.wire.own),
+        return ports_over(
+            self.wire,
+            SimCellStore(stage.store, self.wire, self._entropy.token, self),
+            lambda: TwinMail(
+                stage.mail,
+                clock=machine.clock,
+                wire=SimMailWire(self.wire, self.dice, self._leaving, machine.trouble),
+            ),
+            stage.signals,
             clock=machine.clock,
             entropy=self._entropy,
-            deadline=NoDeadline(),
-            leases_can_lapse=True,
+            programs=NoPrograms(),
         )
 
     def _runner(self, seat: Seat) -> Runner:
@@ -238,8 +222,6 @@ class Machine:
     def _gone(self, life: Incarnation) -> None:
         self.stage.loop.kill(life.process)
         self.stage.judge.died(life.process)
-        self.stage.signals.forget(life.wire)
-        for bucket in self.stage.store.buckets.values():
-            bucket.forget(life.wire)
+        hang_up(life.wire, self.stage.store, self.stage.signals)
         if self.life is life:
             self.life = None
