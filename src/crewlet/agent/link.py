@@ -8,16 +8,20 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any, Final, cast
 
 MAX_LINE_BYTES = 1_000_000
 """Of one message to the node, which takes 1 MiB a line."""
 
 Message = dict[str, Any]
+
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Refused(Exception):
@@ -28,7 +32,81 @@ class Fenced(Exception):
     """This process may not act for the seat any more. Stop; whatever is half done is the next owner's to find."""
 
 
-class Link:
+class Exchange(ABC):
+    """What is said in one direction and answered in the other, whatever carries the lines."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Future[Message]] = deque()
+        self._turn: str | None = None
+
+    @abstractmethod
+    def write(self, line: bytes) -> None:
+        """Hand a line to the node, with its newline. Called by one thread at a time."""
+
+    def elapsed(self) -> float:
+        """Now, on the clock of `Term.good_until`."""
+        return time.clock_gettime(_CLOCK)
+
+    def begin_turn(self, turn: str) -> None:
+        """From here on the messages of that turn are taken."""
+        with self._lock:
+            self._turn = turn
+
+    def end_turn(self, ending: Message) -> None:
+        """Say how the turn ended. Nothing of it is written after that, whatever still runs here."""
+        line = _packed(ending)
+        with self._lock:
+            self._turn = None
+            self.write(line)
+
+    def tell(self, message: Message) -> None:
+        """Tell the node something outside any turn."""
+        with self._lock:
+            self.write(_packed(message))
+
+    def say(self, turn: str, message: Message) -> None:
+        """Tell the node something that is not answered.
+
+        Raises:
+            Fenced: that turn is over.
+            Refused: it is too long.
+            TypeError, ValueError: it is not JSON.
+        """
+        line = _packed(message)
+        with self._lock:
+            self._check(turn)
+            self.write(line)
+
+    def ask(self, turn: str, message: Message) -> "Future[Message]":
+        """Ask the node something. The answer may be left alone.
+
+        Raises:
+            As `say`.
+        """
+        line = _packed(message)
+        answer = self._awaited()
+        with self._lock:
+            self._check(turn)
+            self._waiting.append(answer)
+            self.write(line)
+        return answer
+
+    def answered(self, message: Message) -> None:
+        """The node has answered the oldest question."""
+        answer = self._waiting.popleft()
+        if answer.set_running_or_notify_cancel():
+            answer.set_result(message)
+
+    def _awaited(self) -> "Future[Message]":
+        return Future()
+
+    def _check(self, turn: str) -> None:
+        if turn != self._turn:
+            raise Fenced("the turn is over")
+
+
+class Link(Exchange):
     """What this process and its node say to each other.
 
     Args:
@@ -36,12 +114,10 @@ class Link:
     """
 
     def __init__(self, reading: int, writing: int) -> None:
+        super().__init__()
         self._reading = reading
         self._writing = writing
-        self._lock = threading.Lock()
-        self._waiting: deque[Future[Message]] = deque()
         self._starts: SimpleQueue[Message] = SimpleQueue()
-        self._turn: str | None = None
         self._is_usable = True
         os.register_at_fork(after_in_child=self._abandon)
 
@@ -64,59 +140,18 @@ class Link:
     def next_turn(self) -> Message:
         """Wait for the start line of a turn. From here on its messages are taken."""
         start = self._starts.get()
-        with self._lock:
-            self._turn = start["turn_id"]
+        self.begin_turn(start["turn_id"])
         return start
 
-    def end_turn(self, ending: Message) -> None:
-        """Say how the turn ended. Nothing of it is written after that, whatever still runs here."""
-        line = _packed(ending)
-        with self._lock:
-            self._turn = None
-            self._write(line)
-
-    def tell(self, message: Message) -> None:
-        """Tell the node something outside any turn."""
-        with self._lock:
-            self._write(_packed(message))
-
-    def say(self, turn: str, message: Message) -> None:
-        """Tell the node something that is not answered.
-
-        Raises:
-            Fenced: that turn is over.
-            Refused: it is too long.
-            TypeError, ValueError: it is not JSON.
-        """
-        line = _packed(message)
-        with self._lock:
-            self._check(turn)
-            self._write(line)
-
-    def ask(self, turn: str, message: Message) -> "Future[Message]":
-        """Ask the node something. The answer may be left alone.
-
-        Raises:
-            As `say`.
-        """
-        line = _packed(message)
-        answer: Future[Message] = Future()
-        with self._lock:
-            self._check(turn)
-            self._waiting.append(answer)
-            self._write(line)
-        return answer
+    def write(self, line: bytes) -> None:
+        left = memoryview(line)
+        while left:
+            left = left[os.write(self._writing, left) :]
 
     def _check(self, turn: str) -> None:
         if not self._is_usable:
             raise RuntimeError("a process that the seat's worker forked cannot act for the seat")
-        if turn != self._turn:
-            raise Fenced("the turn is over")
-
-    def _write(self, line: bytes) -> None:
-        left = memoryview(line)
-        while left:
-            left = left[os.write(self._writing, left) :]
+        super()._check(turn)
 
     def _read(self) -> None:
         code = 1
@@ -133,10 +168,8 @@ class Link:
     def _hear(self, message: Message) -> None:
         if "turn_id" in message:
             self._starts.put(message)
-            return
-        answer = self._waiting.popleft()
-        if answer.set_running_or_notify_cancel():
-            answer.set_result(message)
+        else:
+            self.answered(message)
 
     def _abandon(self) -> None:
         """This is a fork of the worker: it must not speak in the seat's name, nor keep the node waiting."""

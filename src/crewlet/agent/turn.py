@@ -1,11 +1,10 @@
 """A turn as the function sees that works it: `Turn` for an `async def`, `SyncTurn` for a plain `def`."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from crewlet.agent.link import Fenced, Link, Message, Refused
+from crewlet.agent.link import Exchange, Fenced, Message, Refused
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -15,7 +14,6 @@ __all__ = ["Fenced", "Mail", "Outcome", "Refused", "SyncTerm", "SyncTurn", "Term
 Word = Literal["delivered", "no_action", "blocked", "failed"]
 
 _PROGRESS_CHARS: Final = 2_000
-_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class _Term:
     def _hear(self, answer: Message) -> None:
         self.good_until = answer["term"]["good_until"]
         # The answer may be older than it looks: this process, or the machine, can have stood still since.
-        if self.good_until is not None and time.clock_gettime(_CLOCK) >= self.good_until:
+        if self.good_until is not None and self._talk.elapsed() >= self.good_until:
             raise Fenced(f"{self.resource} was not renewed in time at epoch {self.epoch}")
 
 
@@ -138,9 +136,12 @@ class SyncTerm(_Term):
 class _Talk:
     """What one turn says over the link."""
 
-    def __init__(self, link: Link, turn_id: str) -> None:
+    def __init__(self, link: Exchange, turn_id: str) -> None:
         self._link = link
         self._turn_id = turn_id
+
+    def elapsed(self) -> float:
+        return self._link.elapsed()
 
     def ask(self, message: Message) -> "Future[Message]":
         return self._link.ask(self._turn_id, message)
@@ -161,7 +162,7 @@ class _Turn:
         tools: what `call` can reach.
     """
 
-    def __init__(self, link: Link, start: Message) -> None:
+    def __init__(self, link: Exchange, start: Message) -> None:
         self.turn_id: str = start["turn_id"]
         self._talk = _Talk(link, self.turn_id)
         self._did_something = False
@@ -224,7 +225,7 @@ class _Turn:
 class Turn(_Turn):
     __doc__ = _Turn.__doc__
 
-    def __init__(self, link: Link, start: Message) -> None:
+    def __init__(self, link: Exchange, start: Message) -> None:
         super().__init__(link, start)
         self.term = Term(self._talk, start["term"])
 
@@ -257,7 +258,7 @@ class Turn(_Turn):
 class SyncTurn(_Turn):
     __doc__ = _Turn.__doc__
 
-    def __init__(self, link: Link, start: Message) -> None:
+    def __init__(self, link: Exchange, start: Message) -> None:
         super().__init__(link, start)
         self.term = SyncTerm(self._talk, start["term"])
 

@@ -34,7 +34,7 @@ def main() -> int:
         return 1
     link.tell({"ready": {"v": 1}})
     link.listen()
-    work = _asynchronous(function) if _is_async(function) else _plain(function)
+    work = _asynchronous(function) if is_async(function) else _plain(function)
     home = os.getpid()
     while True:
         ending, goes_on = work(link, link.next_turn())
@@ -109,13 +109,19 @@ def _ending(turn: Turn | SyncTurn, call: Callable[[], object]) -> tuple[Message,
     try:
         return turn.ending(call()), True
     except BaseException as error:  # noqa: BLE001 -- the user's function may raise what it likes
-        traceback.print_exc()
-        # What is no Exception asks the process to end, and may have broken its event loop.
-        goes_on = isinstance(error, Exception)
-        return {"raised": {"detail": described(error), "ends": not goes_on}}, goes_on
+        return raised(error)
 
 
-def _is_async(function: Callable[[Any], Any]) -> bool:
+def raised(error: BaseException) -> tuple[Message, bool]:
+    """What the node is told of a function that raised, and whether this process can go on."""
+    traceback.print_exception(error)
+    # What is no Exception asks the process to end, and may have broken its event loop.
+    goes_on = isinstance(error, Exception)
+    return {"raised": {"detail": described(error), "ends": not goes_on}}, goes_on
+
+
+def is_async(function: Callable[[Any], Any]) -> bool:
+    """Whether what it returns is awaited."""
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
