@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from crewlet.company.model import Placement, Seat
 from crewlet.kit.beats import Beats

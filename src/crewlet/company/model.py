@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+import msgspec
+
 from crewlet.company.budgets import UNLIMITED, Budget
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Which nodes may run a seat. Only narrows: with neither field any node may.
 
     Attributes:
@@ -23,7 +24,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         if len(self.labels) > 1:
-            object.__setattr__(self, "labels", tuple(sorted(self.labels)))
+            msgspec.structs.force_setattr(self, "labels", tuple(sorted(self.labels)))
 
     @property
     def is_anywhere(self) -> bool:
@@ -39,6 +40,9 @@ class Placement:
         parts = [f"node={self.node}"] if self.node is not None else []
         parts += [f"{key}={value}" for key, value in self.labels]
         return ",".join(parts) or "anywhere"
+
+
+ANYWHERE = Placement()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +229,7 @@ class Seat:
     handle: str
     title: str = ""
     unit: str | None = None
-    placement: Placement = Placement()
+    placement: Placement = ANYWHERE
     runner: Runner = ScriptRunner()
     tool_servers: tuple[ToolProgram | ToolSite, ...] = ()
     budget: Budget = UNLIMITED

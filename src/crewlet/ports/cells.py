@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, assert_never
 
+import msgspec
+
 from crewlet.ports.errors import Unavailable
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One key as the store holds it.
 
     Attributes:
@@ -31,15 +32,13 @@ class Entry:
     written_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The write is in the store, at this revision."""
 
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The write is not in the store and never will be: the key was not as the caller expected.
 
     `actual` is the revision the store named as the key's newest, or None where it named none.
@@ -48,8 +47,7 @@ class Refused:
     actual: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """Nobody said. The write may be in the store, may still arrive, or may never. `reason` is for the log."""
 
     reason: str
@@ -80,23 +78,20 @@ def landed(result: WriteResult, undecided: str) -> bool:
             assert_never(result)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """Where a bucket stands: the store's clock and the revision of the bucket's last write (0 before the first)."""
 
     store_now: datetime
     last_revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """A watched key was written."""
 
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """A watched key was removed, or aged out and said so. Ageing out may also say nothing at all."""
 
     key: str

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from crewlet.ports.errors import CrewletError, Unavailable
 
 if TYPE_CHECKING:
     from crewlet.ports.deadletters import DeadLetters, DeliveryJournal
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True, order=True):
     """`topic` is a dotted subject without wildcards; `group` names the competing consumers, `agent-alice`."""
 
     topic: str

@@ -1,10 +1,9 @@
 """The value that proves a tenure."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(msgspec.Struct, frozen=True):
     """One owner holding one resource at one epoch. It travels with every fenced write.
 
     Attributes:

@@ -1,9 +1,11 @@
 """The values of the lease layer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+
+import msgspec
 
 from crewlet.ports.term import Term
 
@@ -27,8 +29,7 @@ def node_resource(node_id: str) -> str:
     return f"{NODE}:{node_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """A lease as the store has it.
 
     Attributes:
@@ -48,7 +49,7 @@ class Lease:
     acquired_at: datetime
     expires_at: datetime
     preferred: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    meta: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     protocol: int = LEASE_PROTOCOL
 
     @property

@@ -3,7 +3,6 @@
 The news is a hint. The store decides every claim, and the next pass reads the roster again.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
@@ -54,7 +53,7 @@ def rows_after(rows: Sequence[NodeRow], freed: Freed) -> Sequence[NodeRow]:
             return rows
         case "withdrawn":
             return [
-                dataclasses.replace(row, seats_withdrawn=True) if row.node_id == freed.node else row for row in rows
+                msgspec.structs.replace(row, seats_withdrawn=True) if row.node_id == freed.node else row for row in rows
             ]
         case "gone":
             return [row for row in rows if row.node_id != freed.node]

@@ -4,8 +4,9 @@ Reading is lenient: a row of another build, or one that is damaged, still counts
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
+
+import msgspec
 
 from crewlet.ports.errors import Misuse
 from crewlet.seats.lease import Lease
@@ -18,8 +19,7 @@ SEATS_ROLE = "seats"
 _ALL_ROLES = frozenset(ROLES)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeRow(msgspec.Struct, frozen=True):
     """One live node.
 
     Attributes:
@@ -33,7 +33,7 @@ class NodeRow:
 
     node_id: str
     roles: frozenset[str] = _ALL_ROLES
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     seats_held: int = 0
     seats_withdrawn: bool = False
 

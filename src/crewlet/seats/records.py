@@ -6,7 +6,6 @@ the store's clock alone.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -120,8 +119,7 @@ def is_claiming_record_of(entry: Entry, claim: str) -> bool:
     return record.claim == claim and record.epoch <= 0 and not record.released
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A lease record beside the store's clock.
 
     Attributes:

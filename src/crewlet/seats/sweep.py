@@ -1,10 +1,9 @@
 """One pass: compare what this node holds with its shares, give back what is too much, claim what is missing."""
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from crewlet.company.model import Seat
@@ -29,8 +28,7 @@ _CLAIMED_UNSEEN = 8
 """So few seats are claimed without looking first who holds them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRecord:
+class SweepRecord(msgspec.Struct, frozen=True):
     """What one pass found and did. A later loss is a new record, never a change of this one.
 
     Attributes:
@@ -137,7 +135,7 @@ class Sweep:
     def note_loss(self, handle: str, reason: str) -> None:
         """A seat is gone from here, in or after the pass."""
         if self.last is not None:
-            self.last = dataclasses.replace(self.last, lost=(*self.last.lost, (handle, reason)))
+            self.last = msgspec.structs.replace(self.last, lost=(*self.last.lost, (handle, reason)))
 
     async def sweep(self, *, is_early: bool = False) -> SweepRecord:
         """Run one pass. Never raises for the store, the seat list or a hook.
@@ -290,12 +288,12 @@ class Sweep:
 
     def _note(self, **changes: object) -> None:
         if self.last is not None:
-            self.last = dataclasses.replace(self.last, **changes)  # type: ignore[arg-type]
+            self.last = msgspec.structs.replace(self.last, **changes)  # type: ignore[arg-type]
 
     def _end(self, *, withheld: str = "") -> SweepRecord:
         assert self.last is not None
         held = len(self._context.tenures.running()) + len(self._context.tenures.stuck())
-        self.last = dataclasses.replace(self.last, held=held, withheld=withheld or self.last.withheld)
+        self.last = msgspec.structs.replace(self.last, held=held, withheld=withheld or self.last.withheld)
         record = self.last
         # A pass that moved nothing comes every few seconds for ever.
         log = _log.info if record.claimed or record.lost else _log.debug

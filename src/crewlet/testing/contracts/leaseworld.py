@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from crewlet.ports.cells import Cells, Entry
 from crewlet.ports.clock import Clock
