@@ -1,11 +1,11 @@
 """Placement: groups, shares and what is left of them."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from crewlet.company.model import Placement, Seat
 from crewlet.seats.allotment import advertised, claim_order, is_fleet_full, room, shed_order, unwanted

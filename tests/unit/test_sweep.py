@@ -1,8 +1,8 @@
 """One pass after another: what a node takes, gives back, and leaves alone."""
 
 import asyncio
-import dataclasses
 
+import msgspec
 import pytest
 import structlog
 from host_rig import Fleet, passes, peer_row, rig, seats_of
@@ -250,7 +250,7 @@ async def test_a_loss_after_the_pass_is_a_new_record() -> None:
     second = r.host.last_sweep
     assert second is not None and second.lost == (("a", "rebalance"), ("b", "lease_lost"))
     assert [handle for handle, _ in first.lost] == ["a"]
-    assert dataclasses.replace(second, lost=first.lost) == first
+    assert msgspec.structs.replace(second, lost=first.lost) == first
     await r.host.stop()
 
 
