@@ -9,11 +9,11 @@ thaw; a dead one's never run. Whatever has no process is the world: the network,
 
 import asyncio
 import enum
-import heapq
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
 from crewlet.testing.virtual import Stuck, VirtualLoop
@@ -45,41 +45,28 @@ class Process:
         self.state, self.is_running = state, state is State.RUNNING
 
 
+_FEW = 1000
+"""So many timers are kept, cancelled or not, before those that were cancelled are swept out."""
+
 PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
 
 
-class _Handle(asyncio.TimerHandle):
-    """A callback, due at once or later. It sets only what this loop uses: making handles is half of a loop's work."""
+class _Handle(list[Any]):
+    """A callback: what to call (None: it was cancelled), with what, in which context, of which process.
 
-    __slots__ = ("is_timer", "process")
+    A list, since making handles is half of a loop's work and this one is made without any bytecode.
+    """
 
-    # Of the base class, which its stubs do not tell of.
-    _cancelled: bool
-    _callback: Callable[..., object]
-    _args: Any
-    _context: Context
-    _loop: "SimLoop"
-    _when: float
-
-    def __init__(
-        self, when: float, callback: Callable[..., object], args: Any, loop: "SimLoop", context: Context | None
-    ) -> None:
-        if context is None:
-            self._context, self.process = copy_context(), PROCESS.get()
-        else:
-            self._context, self.process = context, context.get(PROCESS)
-        self._when, self._callback, self._args, self._loop = when, callback, args, loop
-        self._cancelled = self.is_timer = False
+    __slots__ = ()
 
     def cancel(self) -> None:
-        if not self._cancelled:
-            self._cancelled = True
-            self._callback, self._args = _nothing, ()
-            if self.is_timer:
-                self._loop.timers_cancelled += 1
+        self[:2] = None, ()
 
-    def __repr__(self) -> str:
-        return f"<simulated callback {self._callback!r}>"
+
+class _Timer(_Handle):
+    """One that is due later."""
+
+    __slots__ = ()
 
 
 class SimLoop(VirtualLoop):
@@ -93,9 +80,9 @@ class SimLoop(VirtualLoop):
         super().__init__()
         self._serial = 0
         # Due at, serial number, timer: those due together fire in the order they were set, on every Python.
-        self._timed: list[tuple[float, int, _Handle]] = []
+        self._timed: list[tuple[float, int, _Timer]] = []
+        self._crowded = _FEW
         self._kept: list[object] = []
-        self.timers_cancelled = 0
         self.callbacks = 0
 
     def freeze(self, process: Process) -> None:
@@ -114,7 +101,7 @@ class SimLoop(VirtualLoop):
         process.turn(State.RUNNING)
         process.thawed_at = self.time()
         queued, process.queued = process.queued, []
-        queued.sort(key=lambda handle: handle.is_timer is not timers_first)
+        queued.sort(key=lambda handle: isinstance(handle, _Timer) is not timers_first)
         self._ready.extend(queued)
 
     def kill(self, process: Process) -> None:
@@ -142,25 +129,26 @@ class SimLoop(VirtualLoop):
 
     # What follows takes the place of the base class's own, on every supported Python.
 
-    def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        handle = _Handle(0.0, callback, args, self, context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        if context is None:
+            handle = _Handle((callback, args, copy_context(), PROCESS.get()))
+        else:
+            handle = _Handle((callback, args, context, context.get(PROCESS)))
         self._ready.append(handle)
         return handle
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Any:
         return self.call_at(self._virtual_s + delay, callback, *args, context=context)
 
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        timer = _Handle(when, callback, args, self, context)
-        timer.is_timer = True
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        if context is None:
+            timer = _Timer((callback, args, copy_context(), PROCESS.get()))
+        else:
+            timer = _Timer((callback, args, context, context.get(PROCESS)))
         self._serial += 1
-        heapq.heappush(self._timed, (when, self._serial, timer))
+        heappush(self._timed, (when, self._serial, timer))
         return timer
 
     def create_task(
@@ -180,47 +168,36 @@ class SimLoop(VirtualLoop):
                 self._jump()
             now = self._virtual_s
             while timers and timers[0][0] <= now:
-                timer = heapq.heappop(timers)[2]
-                if timer._cancelled:
-                    self.timers_cancelled -= 1
-                else:
-                    ready.append(timer)
+                ready.append(heappop(timers)[2])
             # What these bring about has its turn after the timers that are due by then.
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if handle._cancelled:
+                callback, args, context, process = handle
+                if callback is None:
                     continue
-                process = handle.process
                 if process is None or process.is_running:
                     self.callbacks += 1
                     try:
-                        handle._context.run(handle._callback, *handle._args)
+                        context.run(callback, *args)
                     except (SystemExit, KeyboardInterrupt):
                         raise
                     except BaseException as error:  # noqa: BLE001 -- as the base class does
-                        self.call_exception_handler(
-                            {"message": f"a callback broke: {handle._callback!r}", "exception": error}
-                        )
+                        self.call_exception_handler({"message": f"a callback broke: {callback!r}", "exception": error})
                 elif process.state is State.FROZEN:
                     process.queued.append(handle)
 
     def _jump(self) -> None:
         """Go to the next timer that was not cancelled."""
         timers = self._timed
-        if self.timers_cancelled > 500 and self.timers_cancelled > len(timers) // 2:
-            timers[:] = [each for each in timers if not each[2]._cancelled]
-            heapq.heapify(timers)
-            self.timers_cancelled = 0
-        while timers and timers[0][2]._cancelled:
-            heapq.heappop(timers)
-            self.timers_cancelled -= 1
+        if len(timers) > self._crowded:
+            timers[:] = [each for each in timers if each[2][0] is not None]
+            heapify(timers)
+            self._crowded = max(_FEW, 2 * len(timers))
+        while timers and timers[0][2][0] is None:
+            heappop(timers)
         if not timers:
             raise Stuck("every task waits and no timer is set")
         self._virtual_s = max(self._virtual_s, timers[0][0])
-
-
-def _nothing() -> None:
-    return
 
 
 def _close(coroutine: Any) -> None:

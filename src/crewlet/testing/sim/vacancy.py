@@ -60,7 +60,7 @@ class Vacancies:
     def look(self, now: float, scene: Scene, seats: Collection[Seat]) -> None:
         """Called every second or so."""
         self._note_free(now, scene, seats)
-        as_now = (frozenset(each.owner for each in scene.living), frozenset(seats))
+        as_now = (frozenset(each.owner for each in scene.living), tuple(map(id, seats)))
         if not self._is_settled(scene) or as_now != self._settled_as:
             self._settled_as, self._settled_since, self._free_at_once = as_now, now, 0
         self._free_at_once = max(self._free_at_once, len(self._free_since))
