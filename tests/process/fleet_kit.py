@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,6 +44,7 @@ class NodeProcess:
     Args:
         broker_url: of a broker that runs; empty for `crewlet up`.
         seats: the company: by handle, the labels that each seat asks for.
+        company: the company's whole document, in place of `seats`.
         labels: the node's.
         grace_s: how long the mail of a seat that left is kept.
     """
@@ -53,19 +55,19 @@ class NodeProcess:
         node_id: str,
         broker_url: str,
         *,
-        seats: Mapping[str, Mapping[str, str]],
+        seats: Mapping[str, Mapping[str, str]] | None = None,
+        company: Mapping[str, Any] | None = None,
         labels: Mapping[str, str],
         ttl_s: float,
         grace_s: int = 86_400,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.id = node_id
         self._evidence = folder
         self._folder = folder / node_id
         self._folder.mkdir()
-        runner = {"type": "command", "command": [sys.executable, str(PROGRAMS / "turn.py"), str(folder)]}
-        roles = [{"handle": name, "placement": {"labels": asks}, "runner": runner} for name, asks in seats.items()]
         # YAML takes JSON as it is.
-        (self._folder / "company.yaml").write_text(json.dumps({"name": "Desk", "roles": roles}))
+        (self._folder / "company.yaml").write_text(json.dumps(company or _desk(folder, seats or {})))
         settings = {
             "node": {"id": node_id, "labels": labels},
             "coordination": {"type": "embedded-kv", "lease_ttl_seconds": ttl_s},
@@ -77,6 +79,7 @@ class NodeProcess:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "crewlet.cli", "node" if broker_url else "up"],
                 cwd=self._folder,
+                env={**os.environ, **(env or {})},
                 stdout=log,
                 stderr=log,
             )
@@ -161,6 +164,12 @@ class NodeProcess:
         request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers)
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
+
+
+def _desk(folder: Path, seats: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    runner = {"type": "command", "command": [sys.executable, str(PROGRAMS / "turn.py"), str(folder)]}
+    roles = [{"handle": name, "placement": {"labels": asks}, "runner": runner} for name, asks in seats.items()]
+    return {"name": "Desk", "roles": roles}
 
 
 async def _holds(is_so: Callable[[], bool | Awaitable[bool]]) -> bool:

@@ -13,7 +13,7 @@ from crewlet.ports.mail import Ack, Defer, Nak
 from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolUnavailable
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.guards import GuardBreached
-from crewlet.turns.toolbox import IDEMPOTENCY_KEY
+from crewlet.turns.toolbox import EPOCH, IDEMPOTENCY_KEY, RESOURCE
 from crewlet.turns.turn import RoundUsage, Turn, TurnBroke, TurnResult
 
 
@@ -89,7 +89,7 @@ def test_a_turn_that_broke_after_a_call_comes_back_only_when_the_call_only_read(
 
 
 @in_virtual_time
-async def test_a_call_carries_a_key_that_a_re_run_of_the_work_derives_again() -> None:
+async def test_a_call_carries_the_term_and_a_key_that_a_re_run_of_the_work_derives_again() -> None:
     async def script(turn: Turn) -> TurnResult:
         await _call(turn, "files_read", path="a")
         raise TurnBroke("coughed")
@@ -98,8 +98,9 @@ async def test_a_call_carries_a_key_that_a_re_run_of_the_work_derives_again() ->
     desk = await Desk(script, servers=[files]).open()
     for _ in range(2):
         assert isinstance(await desk.handle_mail(*mails("a")), Nak)
-    first, second = (meta[IDEMPOTENCY_KEY] for _, _, meta in files.calls)
-    assert first == second
+    first, second = (meta for _, _, meta in files.calls)
+    assert first[IDEMPOTENCY_KEY] == second[IDEMPOTENCY_KEY]
+    assert (first[RESOURCE], first[EPOCH]) == ("seat:alice", 7)
 
 
 @in_virtual_time

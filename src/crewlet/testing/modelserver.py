@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +35,7 @@ class Say:
     Attributes:
         finish: the reason with which it ends; None takes the one that fits.
         after_s: how long it thinks first.
+        after: set when it may answer; it thinks until then.
     """
 
     text: str = ""
@@ -43,6 +44,7 @@ class Say:
     output_tokens: int = 5
     finish: str | None = None
     after_s: float = 0.0
+    after: asyncio.Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,9 @@ class ModelServer:
         is_streamed = bool(asked.body.get("stream"))
         match self.answer(asked):
             case Say() as say:
-                if say.after_s and await _is_gone(reader, say.after_s):
+                if say.after_s and await _is_gone(reader, asyncio.sleep(say.after_s)):
+                    return False
+                if say.after is not None and await _is_gone(reader, say.after.wait()):
                     return False
                 if is_streamed:
                     _head(writer, 200, "text/event-stream")
@@ -212,13 +216,16 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     return Asked(first.split(" ")[1], headers, json.loads(body) if body else {})
 
 
-async def _is_gone(reader: asyncio.StreamReader, within_s: float) -> bool:
-    """Wait so long, or until the client hangs up."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            await reader.read(1)
-            return True
-    return False
+async def _is_gone(reader: asyncio.StreamReader, thinking: Coroutine[Any, Any, object]) -> bool:
+    """Think, unless the client hangs up before."""
+    thought, gone = asyncio.ensure_future(thinking), asyncio.ensure_future(reader.read(1))
+    try:
+        await asyncio.wait((thought, gone), return_when=asyncio.FIRST_COMPLETED)
+        return gone.done()
+    finally:
+        thought.cancel()
+        gone.cancel()
+        await asyncio.gather(thought, gone, return_exceptions=True)
 
 
 def _head(writer: asyncio.StreamWriter, status: int, content_type: str) -> None:

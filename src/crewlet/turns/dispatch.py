@@ -315,7 +315,7 @@ class SeatDispatch:
             notes=account,
             channels=self._channels,
         )
-        tools = [*(tool for server in self._servers() for tool in served(server)), *own.tools()]
+        tools = [*(tool for server in self._servers() for tool in served(server, fence.term)), *own.tools()]
         return Turn(
             turn_id=work.turn_id,
             work_key=work.key,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from crewlet.ports.term import Term
 from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolServer, ToolUnavailable
 from crewlet.turns.effects import CallNames, canonical, reaches_outside
 from crewlet.turns.guards import Stall
@@ -23,6 +24,10 @@ MAX_ANSWER_CHARS = 200_000
 
 IDEMPOTENCY_KEY = "crewlet/idempotency-key"
 """Where the key of a call stands in the `_meta` of an MCP request. Its value is the same at a re-run of the work."""
+RESOURCE = "crewlet/resource"
+"""Where it says for which seat the call is made, as `seat:` and its handle."""
+EPOCH = "crewlet/epoch"
+"""Where the fencing token stands: a server that refuses one older than it has seen is safe from a former owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +134,12 @@ class Toolbox:
         return answer
 
 
-def served(server: ToolServer) -> Sequence[Tool]:
-    """The tools of a server. It is told the key of each call, so that it can tell a repeat."""
+def served(server: ToolServer, term: Term) -> Sequence[Tool]:
+    """The tools of a server. It is told the key of each call, to tell a repeat by, and under which term it is made."""
 
     async def act(call: Call) -> ToolAnswer:
-        return await server.call(call.tool.name, call.arguments, meta={IDEMPOTENCY_KEY: call.key})
+        meta = {IDEMPOTENCY_KEY: call.key, RESOURCE: term.resource, EPOCH: term.epoch}
+        return await server.call(call.tool.name, call.arguments, meta=meta)
 
     return [Tool(info, act) for info in server.tools]
 
