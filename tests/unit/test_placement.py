@@ -276,3 +276,36 @@ def test_matching_by_index_judges_as_the_placement_does(
     made = plan(rows, [Seat("s", placement=placement)], rows[0])
     assert made.groups[0].nodes == sum(placement.matches(row.node_id, row.labels) for row in rows)
     assert made.groups[0].is_mine == placement.matches(rows[0].node_id, rows[0].labels)
+
+
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_a_plan_after_another_is_the_same_as_one_made_anew(first: int) -> None:
+    kept = 0
+    for seed in range(first, first + 100):
+        chance = random.Random(seed)
+        rows, company = _random_fleet(chance)
+        me, made = rows[0], None
+        for _ in range(8):
+            match chance.randrange(6):
+                case 0 if len(rows) > 1:
+                    rows.pop()
+                case 1:
+                    rows.append(NodeRow(f"m{chance.randrange(3)}", labels=_random_labels(chance)))
+                case 2:
+                    rows = [replace(row, seats_held=chance.randrange(9)) for row in rows]
+                case 3:
+                    me = replace(me, seats_withdrawn=not me.seats_withdrawn)
+                case 4:
+                    company = [replace_placement(seat, chance) for seat in company]
+                case _:
+                    pass
+            seen = None if chance.random() < 0.1 else rows
+            before, made = made, plan(seen, company, me, made)
+            anew = plan(seen, company, me)
+            assert made == anew, seed
+            kept += before is not None and made.groups is before.groups
+    assert kept > 100
+
+
+def replace_placement(seat: Seat, chance: random.Random) -> Seat:
+    return Seat(seat.handle, placement=_placement(None, _random_labels(chance)))

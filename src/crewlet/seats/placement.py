@@ -6,7 +6,6 @@ it, rounded up, and bounds that group alone: there is no total beside the shares
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 import msgspec
@@ -34,13 +33,13 @@ class Group(msgspec.Struct, frozen=True, gc=False):
     is_mine: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What the fleet looks like to one node.
 
     Attributes:
         groups: every group, most constrained first: fewest matching nodes, then placed before anywhere, then the
             document's order. A group that nobody matches counts as the most constrained, and is never `is_mine`.
+        my_groups: those that this node may run, most constrained first.
         eligible: the seats that this node may run, in the document's order; empty when it places none.
         unplaceable: the seats that no live node may run, in the document's order; empty when the roster is unknown.
         placeable: how many seats some live node may run.
@@ -52,6 +51,7 @@ class Plan:
     """
 
     groups: tuple[Group, ...]
+    my_groups: tuple[Group, ...]
     eligible: tuple[Seat, ...]
     unplaceable: tuple[Seat, ...]
     placeable: int
@@ -61,16 +61,12 @@ class Plan:
     peers_held: int
     is_roster_known: bool
     _group_by_handle: Mapping[str, Group]
-
-    @property
-    def my_groups(self) -> tuple[Group, ...]:
-        """The groups that this node may run, most constrained first."""
-        return tuple(group for group in self.groups if group.is_mine)
+    _basis: tuple[Sequence[Seat], Mapping[str, Mapping[str, str]], str]
 
     @property
     def shares(self) -> dict[Placement, int]:
         """This node's share of each of its groups, most constrained first."""
-        return {group.placement: group.share for group in self.groups if group.is_mine}
+        return {group.placement: group.share for group in self.my_groups}
 
     def placement_of(self, handle: str) -> Placement | None:
         """The key of a seat's group in `shares` and in the room; None when the company has no such seat."""
@@ -81,8 +77,17 @@ class Plan:
         """The group of a seat, whether or not this node may run it; None when the company has no such seat."""
         return self._group_by_handle.get(handle)
 
+    def is_divided_over(self, seats: Sequence[Seat], placing: Mapping[str, Mapping[str, str]], me: str) -> bool:
+        """Whether its groups are those of these very seats over these nodes, as that node sees it.
 
-def plan(rows: Sequence[NodeRow] | None, seats: Sequence[Seat], me: NodeRow) -> Plan:
+        Args:
+            placing: the labels of the nodes that place seats, by id.
+        """
+        mine, nodes, planner = self._basis
+        return mine is seats and planner == me and nodes == placing
+
+
+def plan(rows: Sequence[NodeRow] | None, seats: Sequence[Seat], me: NodeRow, before: Plan | None = None) -> Plan:
     """Divide the seats over the live nodes, as this node sees it.
 
     Args:
@@ -91,42 +96,50 @@ def plan(rows: Sequence[NodeRow] | None, seats: Sequence[Seat], me: NodeRow) -> 
             nothing is called unplaceable.
         seats: the company's seats, in the document's order.
         me: this process as it is now. It counts whether or not a row of it is listed.
+        before: the newest plan of this node. Its groups are taken over where neither the seats (the same sequence) nor
+            the nodes that place them have changed, so that a pass over a company at rest does not divide it anew.
     """
     fleet = {row.node_id: row for row in reversed(rows or ()) if row.node_id}
     peers_held = sum(row.seats_held for node_id, row in fleet.items() if node_id != me.node_id)
     fleet[me.node_id] = me
-    index = _PlacingNodes([row for row in fleet.values() if row.places_seats], me.node_id)
+    placing = {row.node_id: row.labels for row in fleet.values() if row.places_seats}
+    is_known = rows is not None
+    if before is not None and before.is_roster_known is is_known and before.is_divided_over(seats, placing, me.node_id):
+        return msgspec.structs.replace(before, nodes=len(fleet), peers_held=peers_held)
+    index = _PlacingNodes(placing, me.node_id)
 
     groups = _ordered([_group(index, placement, handles) for placement, handles in _members(seats)])
 
     by_handle = {handle: group for group in groups for handle in group.handles}
-    is_known = rows is not None
+    mine = tuple(group for group in groups if group.is_mine)
     return Plan(
         groups=groups,
-        eligible=_seats_of([group for group in groups if group.is_mine], seats),
+        my_groups=mine,
+        eligible=_seats_of(mine, seats),
         unplaceable=_seats_of([group for group in groups if group.nodes == 0], seats) if is_known else (),
         placeable=sum(len(group.handles) for group in groups if group.nodes > 0),
-        capacity=sum(group.share for group in groups if group.is_mine),
+        capacity=sum(group.share for group in mine),
         nodes=len(fleet),
         seat_nodes=index.count,
         peers_held=peers_held,
         is_roster_known=is_known,
         _group_by_handle=by_handle,
+        _basis=(seats, placing, me.node_id),
     )
 
 
 class _PlacingNodes:
     """The nodes that place seats, one bit each, so that a placement costs a few integer operations and not a loop."""
 
-    def __init__(self, rows: Sequence[NodeRow], me: str) -> None:
-        self.count = len(rows)
-        self._all = (1 << len(rows)) - 1
+    def __init__(self, placing: Mapping[str, Mapping[str, str]], me: str) -> None:
+        self.count = len(placing)
+        self._all = (1 << len(placing)) - 1
         self._by_node: dict[str, int] = {}
         self._by_label: dict[tuple[str, str], int] = {}
-        for position, row in enumerate(rows):
+        for position, (node_id, labels) in enumerate(placing.items()):
             bit = 1 << position
-            self._by_node[row.node_id] = bit
-            for label in row.labels.items():
+            self._by_node[node_id] = bit
+            for label in labels.items():
                 self._by_label[label] = self._by_label.get(label, 0) | bit
         self._mine = self._by_node.get(me, 0)
 

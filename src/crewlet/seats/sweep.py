@@ -125,7 +125,7 @@ class Sweep:
         if withheld:
             return
         try:
-            division = self._plan = plan(self._rows, tuple(self._seats()), self.me())
+            division = self._plan = plan(self._rows, tuple(self._seats()), self.me(), self._plan)
         except Exception:  # noqa: BLE001 -- the next pass reports an unreadable list
             return
         established = await self._freed.claim(heard, division)
@@ -163,7 +163,7 @@ class Sweep:
         self._beat.stamp()
         is_roster_fresh = await self._read_roster()
         self._beat.stamp()
-        division = self._plan = plan(self._rows, seats, self.me())
+        division = self._plan = plan(self._rows, seats, self.me(), self._plan)
         self._note(
             nodes=division.nodes if division.is_roster_known else None,
             capacity=division.capacity,

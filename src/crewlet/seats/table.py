@@ -4,10 +4,10 @@ import asyncio
 import math
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 from crewlet.kit.refusal import ConfigRefused
-from crewlet.ports.cells import Cells, Mark, WriteResult
+from crewlet.ports.cells import Cells, Entry, Mark, WriteResult
 from crewlet.ports.clock import Clock
 from crewlet.seats.records import Found, LeaseRecord, encode, judge, lifetime_s
 
@@ -77,8 +77,9 @@ class LeaseTable:
         Raises:
             Unavailable: nobody answered.
         """
-        look, _ = await self.look_beside(key, _nothing())
-        return look
+        asked_at = self._clock.elapsed()
+        entry, mark = await side_by_side(self.cells.read(key), self.cells.mark())
+        return self._look(entry, mark, asked_at)
 
     async def look_beside(self, key: str, other: Awaitable[A]) -> tuple[Look, A]:
         """The same, with one more question asked at the same time.
@@ -88,8 +89,11 @@ class LeaseTable:
         """
         asked_at = self._clock.elapsed()
         entry, mark, more = await side_by_side(self.cells.read(key), self.cells.mark(), other)
+        return self._look(entry, mark, asked_at), more
+
+    def _look(self, entry: Entry | None, mark: Mark, asked_at: float) -> Look:
         found = None if entry is None else judge(entry, mark.store_now, self.age_s)
-        return Look(found, mark, asked_at, self._clock.elapsed()), more
+        return Look(found, mark, asked_at, self._clock.elapsed())
 
     async def written(self, key: str) -> Found | None:
         """A cell as its leader has it, judged at the moment of its own write: one read, for what time has no part in.
@@ -119,7 +123,7 @@ class LeaseTable:
         Raises:
             Unavailable: nobody answered.
         """
-        entries, mark, _ = await side_by_side(self.cells.list(prefix), self.cells.mark(), _nothing())
+        entries, mark = await side_by_side(self.cells.list(prefix), self.cells.mark())
         return [found for entry in entries if (found := judge(entry, mark.store_now, self.age_s)).is_held]
 
     def lifetime_s(self, record: LeaseRecord) -> float:
@@ -136,20 +140,17 @@ class LeaseTable:
         return float(math.ceil(self.lifetime_s(record))) if self._has_entry_ttl else None
 
 
-async def side_by_side(one: Awaitable[A], two: Awaitable[B], three: Awaitable[C]) -> tuple[A, B, C]:
-    """Await three at the same time. A failure is raised once all have ended; none is left running.
+@overload
+async def side_by_side(one: Awaitable[A], two: Awaitable[B], /) -> tuple[A, B]: ...
+@overload
+async def side_by_side(one: Awaitable[A], two: Awaitable[B], three: Awaitable[C], /) -> tuple[A, B, C]: ...
+async def side_by_side(*questions: Awaitable[Any]) -> tuple[Any, ...]:
+    """Await two or three at the same time. A failure is raised once all have ended; none is left running.
 
     Cancellation: cancels them all.
     """
-    first, second, third = await asyncio.gather(one, two, three, return_exceptions=True)
-    if isinstance(first, BaseException):
-        raise first
-    if isinstance(second, BaseException):
-        raise second
-    if isinstance(third, BaseException):
-        raise third
-    return first, second, third
-
-
-async def _nothing() -> None:
-    return None
+    answers = await asyncio.gather(*questions, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return tuple(answers)

@@ -336,11 +336,7 @@ class Watcher(AsyncIterator[WatchEvent]):
 
     def tell(self, key: str, revision: int, event: WatchEvent) -> None:
         """The bucket has changed. Called at the broker."""
-        if (
-            not self._is_broken
-            and key.startswith(self._prefix)
-            and not self.wire.push(lambda: self._take(revision, event))
-        ):
+        if not self._is_broken and key.startswith(self._prefix) and not self.wire.push(self._take, revision, event):
             self.break_off()
 
     def break_off(self) -> None:

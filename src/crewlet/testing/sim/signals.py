@@ -43,7 +43,7 @@ class SignalHub:
         """Something said has come to the broker."""
         for entry in [entry for entry in entries if entry.name == name]:
             if not (self._loses and self._dice.chance(self._loses)):
-                entry.wire.push(lambda entry=entry: entry.hear(data, reply))
+                entry.wire.push(entry.hear, data, reply)
 
     def forget(self, wire: Wire) -> None:
         """A connection is gone for good, and whoever listened or served over it."""
@@ -91,7 +91,7 @@ class SimSignals(Signals):
                 is_enough.set()
 
         def at_broker(answer: bytes) -> None:
-            self._wire.push(lambda: come(answer))
+            self._wire.push(come, answer)
 
         self._wire.tell(lambda: hub.pass_on(hub.answerers, name, data, at_broker))
         try:

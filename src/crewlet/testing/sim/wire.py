@@ -121,17 +121,18 @@ class _Stream:
 
     def __init__(self, world: Context) -> None:
         self._world = world
-        self._arriving: list[Callable[[], None]] = []
+        self._arriving: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.last_at = 0.0
 
-    def add(self, at: float, arrive: Callable[[], None]) -> float:
+    def add(self, loop: asyncio.AbstractEventLoop, delay_s: float, arrive: Callable[..., None], *args: Any) -> float:
         """Have something arrive then, or when what left before it does. Returns when."""
-        loop = asyncio.get_running_loop()
-        if at <= self.last_at and self.last_at > loop.time():
-            self._arriving.append(arrive)
-            return self.last_at
-        self.last_at = at = max(at, self.last_at)
-        self._arriving = [arrive]
+        now, last_at = loop.time(), self.last_at
+        at = now + delay_s
+        if at <= last_at and last_at > now:
+            self._arriving.append((arrive, args))
+            return last_at
+        self.last_at = at = max(at, last_at)
+        self._arriving = [(arrive, args)]
         loop.call_at(at, _arrive_together, self._arriving, context=self._world)
         return at
 
@@ -199,19 +200,20 @@ class Wire:
 
     def tell(self, effect: Callable[[], None]) -> None:
         """Send something to the broker, in order with what is asked of it, and never hear of it."""
-        line, now = self._line, asyncio.get_running_loop().time()
+        line = self._line
         if not (line.cut_out or (line.lost_out and self._dice.chance(line.lost_out))):
-            self._out.add(now + self._delay(), lambda: self._told(effect))
+            self._out.add(asyncio.get_running_loop(), self._delay(), self._told, effect)
 
-    def push(self, arrive: Callable[[], None]) -> bool:
+    def push(self, arrive: Callable[..., None], *args: Any) -> bool:
         """Send something from the broker, in order with its answers. False: it never arrives.
 
         It goes out with what is on its way already, as a server flushes a connection.
         """
-        line, now = self._line, asyncio.get_running_loop().time()
+        line, back, loop = self._line, self._back, asyncio.get_running_loop()
         if line.cut_back or self._broker.is_down or (line.lost_back and self._dice.chance(line.lost_back)):
             return False
-        self._back.add(self._back.last_at if self._back.last_at > now else now + self._delay(), arrive)
+        is_under_way = back.last_at > loop.time()
+        back.add(loop, 0.0 if is_under_way else self._delay(), arrive, *args)
         return True
 
     def notice_silence(self, notice: Callable[[], None]) -> None:
@@ -220,15 +222,15 @@ class Wire:
         loop.call_at(loop.time() + self._broker.silence_s, notice, context=self._world)
 
     def _send(self, request: "_Request") -> None:
-        line, now = self._line, asyncio.get_running_loop().time()
+        line, loop = self._line, asyncio.get_running_loop()
         if line.cut_out or (line.lost_out and self._dice.chance(line.lost_out)):
             self._gives_up(request)
             return
         if line.late and self._dice.chance(line.late):
-            at = now + self._dice.between(0.0, line.late_s)
-            asyncio.get_running_loop().call_at(at, self._arrive, request, context=self._world)
+            at = loop.time() + self._dice.between(0.0, line.late_s)
+            loop.call_at(at, self._arrive, request, context=self._world)
         else:
-            at = self._out.add(now + self._delay(), lambda: self._arrive(request))
+            at = self._out.add(loop, self._delay(), self._arrive, request)
         if at >= request.until:
             self._gives_up(request)
 
@@ -256,8 +258,7 @@ class Wire:
         if line.cut_back or (line.lost_back and self._dice.chance(line.lost_back)):
             self._gives_up(request)
             return
-        now = asyncio.get_running_loop().time()
-        at = self._back.add(now + self._delay(), lambda: _tell(request.answer, result, error))
+        at = self._back.add(asyncio.get_running_loop(), self._delay(), _tell, request.answer, result, error)
         if at >= request.until:
             self._gives_up(request)
 
@@ -281,9 +282,9 @@ class Wire:
         return delay_s
 
 
-def _arrive_together(arriving: list[Callable[[], None]]) -> None:
-    for arrive in arriving:
-        arrive()
+def _arrive_together(arriving: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
+    for arrive, args in arriving:
+        arrive(*args)
 
 
 def _give_up(answer: asyncio.Future[Any]) -> None:
