@@ -40,12 +40,12 @@ class History:
         self.counts: Counter[str] = Counter()
 
     def note(self, kind: str, *facts: object) -> None:
-        event = Event(asyncio.get_running_loop().time(), kind, tuple(map(str, facts)))
-        self._undigested.append(f"{event.at!r}|{kind}|{'|'.join(event.facts)}\n")
+        at, texts = asyncio.get_running_loop().time(), tuple(map(str, facts))
+        self._undigested.append(f"{at!r}|{kind}|{'|'.join(texts)}\n")
         if len(self._undigested) == _TOGETHER:
             self._digest_now()
         self.counts[kind] += 1
-        self.events.append(event)
+        self.events.append(Event(at, kind, texts))
         if len(self.events) > 2 * self._kept:
             del self.events[: self._kept]
 

@@ -44,7 +44,7 @@ class SimMailBroker(TwinBroker):
         super().__init__(VirtualClock(offset_s=0.0), ack_window_s=ack_window_s, pull_expiry_s=pull_expiry_s)
         self._mood = broker
         self._observer = observer
-        self._pulls: dict[int, tuple[TwinPull, Subscription, Process]] = {}
+        self._pulls: dict[tuple[Process, Subscription], list[TwinPull]] = {}
 
     def publish(
         self, topic: str, data: bytes, *, message_id: str, headers: dict[str, str], once: str | None = None
@@ -64,17 +64,16 @@ class SimMailBroker(TwinBroker):
     def open_pull(self, subscription: Subscription, count: int, wait_s: float) -> TwinPull:
         pull = super().open_pull(subscription, count, wait_s)
         if self._mood.caller is not None and not pull.is_ended:
-            self._pulls = {key: each for key, each in self._pulls.items() if not each[0].is_ended}
-            self._pulls[id(pull)] = (pull, subscription, self._mood.caller)
+            mine = self._pulls.setdefault((self._mood.caller, subscription), [])
+            mine[:] = [each for each in mine if not each.is_ended]
+            mine.append(pull)
         return pull
 
     def pulls_of(self, process: Process, subscription: Subscription) -> int:
         """How many pulls of a process are open on a subscription."""
         now = self.clock.elapsed()
-        return sum(
-            owner is process and where == subscription and not pull.is_ended and pull.expires_at > now
-            for pull, where, owner in self._pulls.values()
-        )
+        pulls = self._pulls.get((process, subscription), ())
+        return sum(not pull.is_ended and pull.expires_at > now for pull in pulls)
 
     def serve(self, durable: Durable) -> None:
         if not self._mood.is_down and not self._mood.is_stalled:

@@ -79,10 +79,10 @@ class Durable:
 
     def serve(self, now: float, window_s: float) -> None:
         """What is due comes back, first in stream order; then open pulls get mail, what came back before new mail."""
-        due = sorted(sequence for sequence, one in self.pending.items() if one.due_at <= now)
-        for sequence in due:
-            self.pending[sequence].due_at = math.inf
-            self.come_back(sequence)
+        if self.pending:
+            for sequence in sorted(sequence for sequence, one in self.pending.items() if one.due_at <= now):
+                self.pending[sequence].due_at = math.inf
+                self.come_back(sequence)
         for pull in [pull for pull in self.pulls if pull.expires_at <= now]:
             self.pulls.remove(pull)
             pull.end()
@@ -160,7 +160,8 @@ class TwinBroker:
         if prefix in INTEREST_PREFIXES and not is_kept:
             raise NoMailbox(f"no subscription keeps what is published to {topic}")
         now = self.clock.elapsed()
-        self._seen = {seen: at for seen, at in self._seen.items() if now - at[1] < DEDUPE_WINDOW_S}
+        while self._seen and now - next(iter(self._seen.values()))[1] >= DEDUPE_WINDOW_S:
+            del self._seen[next(iter(self._seen))]
         key = (topic, message_id if once is None else f"once:{once}")
         if key in self._seen:
             return Published(self._seen[key][0], is_duplicate=True)
@@ -230,7 +231,10 @@ class TwinBroker:
             pull.end()
             return pull
         durable.pulls.append(pull)
-        # The pull counts as unexpired while it is answered, also one that does not wait.
+        if wait_s > 0:
+            self.serve(durable)
+            return pull
+        # One that does not wait counts as unexpired while it is answered.
         pull.expires_at, expires_at = math.inf, pull.expires_at
         self.serve(durable)
         pull.expires_at = expires_at
