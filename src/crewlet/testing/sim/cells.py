@@ -231,6 +231,7 @@ class SimCells(Cells):
         self._make_id = make_id
         self._on_call = on_call
         self._budget_s = min(BUDGET_S, 0.3 * (bucket.spec.max_age_s or math.inf))
+        self._try_s = min(TRY_S, self._budget_s / 3)
 
     @property
     def name(self) -> str:
@@ -293,7 +294,12 @@ class SimCells(Cells):
         write_id = self._make_id()
         self._on_call.writing(self.name, key, value)
         try:
-            return await self._ask(lambda: self._bucket.write(write_id, key, value, expect, ttl_s))
+            return await self._wire.ask(
+                self.name,
+                lambda: self._bucket.write(write_id, key, value, expect, ttl_s),
+                budget_s=self._budget_s,
+                try_s=self._try_s,
+            )
         except Unavailable as error:
             self._on_call.unwritten(self.name, key)
             return Unknown(str(error))
@@ -303,13 +309,10 @@ class SimCells(Cells):
 
     async def _question(self, key: str, effect: Callable[[], T]) -> T:
         try:
-            return await self._ask(effect)
+            return await self._wire.ask(self.name, effect, budget_s=self._budget_s, try_s=self._try_s)
         except (Unavailable, asyncio.CancelledError):
             self._on_call.unread(self.name, key)
             raise
-
-    async def _ask(self, effect: Callable[[], T]) -> T:
-        return await self._wire.ask(self.name, effect, budget_s=self._budget_s, try_s=min(TRY_S, self._budget_s / 3))
 
 
 class Watcher(AsyncIterator[WatchEvent]):

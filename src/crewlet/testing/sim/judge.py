@@ -26,6 +26,8 @@ from crewlet.turns.turn import Turn
 
 LEASES, LEDGER = "crewlet_leases", "crewlet_ledger"
 
+_lease_decoder = msgspec.json.Decoder(LeaseRecord)
+
 _SLACK_S = 0.01
 _GATE_RACE_S = 15.0
 _THAW_S = 0.1
@@ -66,6 +68,7 @@ class Judge:
         self.fleet = FleetView(company, ttl_s)
         self._pauses = PauseJudge(self.fail)
         self.leases: dict[str, Tenure] = {}
+        self._claims: dict[str, Tenure] = {}
         self.newest: dict[str, int] = {}
         self._proof_at: dict[tuple[str, int], float] = {}
         self._released: set[tuple[str, int]] = set()
@@ -94,7 +97,7 @@ class Judge:
 
     def wrote(self, bucket: str, key: str, value: bytes | None, revision: int) -> None:
         if bucket == LEASES and value is not None:
-            self._lease_written(key, msgspec.json.decode(value, type=LeaseRecord))
+            self._lease_written(key, _lease_decoder.decode(value))
         elif bucket == LEDGER and value is not None:
             record = msgspec.json.decode(value, type=dict[str, Any])
             self._history.note("ledger", key, record.get("owner"), record.get("epoch"), record.get("outcome"))
@@ -136,6 +139,10 @@ class Judge:
         if before is not None and before.is_held and record.released:
             self._tenure_released(resource, before)
         self.leases[key] = tenure
+        if state == "claiming":
+            self._claims[key] = tenure
+        else:
+            self._claims.pop(key, None)
         if resource.startswith("node:"):
             self.fleet.presence(resource.partition(":")[2], record, now, is_live=tenure.is_held)
 
@@ -198,7 +205,7 @@ class Judge:
 
     def writing(self, process: Process, bucket: str, key: str, value: bytes | None) -> None:
         if bucket == LEASES and value is not None:
-            record = msgspec.json.decode(value, type=LeaseRecord)
+            record = _lease_decoder.decode(value)
             if record.epoch == 0 and not record.released:
                 self._claiming[process.name, key] = self.now
         if bucket != LEDGER or value is None:
@@ -322,9 +329,9 @@ class Judge:
             running: since when each process has been running without a pause.
         """
         now, limit_s = self.now, self._ttl_s / 3
-        for key, lease in self.leases.items():
+        for key, lease in self._claims.items():
             age_s = now - lease.at
-            if lease.record.epoch > 0 or not lease.is_live(now) or age_s < limit_s + 5.0:
+            if not lease.is_live(now) or age_s < limit_s + 5.0:
                 continue
             since = running.get(lease.record.owner)
             # A give-back may give up after its limit. One that had not failed by then had time to succeed.
@@ -339,7 +346,7 @@ class Judge:
         """How many first writes of claims of a process have left, and are not known to have come to an end."""
         return sum(name == owner for name, _ in self._claiming)
 
-    def scene(self, living: Collection[Living], *, is_calm: bool) -> Scene:
+    def scene(self, living: Collection[Living]) -> Scene:
         """The leases as they are, for whoever watches the free seats."""
         now = self.now
         live = {
@@ -352,7 +359,6 @@ class Judge:
             frozenset(record.owner for key, record in live.items() if key.startswith("node.")),
             {key[5:] for key in live if key.startswith("seat.")},
             min((record.protocol for record in live.values()), default=0),
-            is_calm=is_calm,
         )
 
     def holders(self) -> Mapping[str, Tenure]:

@@ -33,14 +33,12 @@ class Scene:
         counted: the owners of the live presences.
         held: the handles of the live seat leases.
         oldest: the lowest protocol of the live leases.
-        is_calm: nothing has been going wrong for long enough that no trace of it is left.
     """
 
     living: Collection[Living]
     counted: frozenset[str]
     held: Collection[str]
     oldest: int
-    is_calm: bool
 
 
 class Vacancies:
@@ -58,7 +56,7 @@ class Vacancies:
         self._free_at_once = 0
 
     def look(self, now: float, scene: Scene, seats: Collection[Seat]) -> None:
-        """Called every second or so."""
+        """Called every second or so, where nothing has been going wrong for so long that no trace of it is left."""
         self._note_free(now, scene, seats)
         as_now = (frozenset(each.owner for each in scene.living), tuple(map(id, seats)))
         if not self._is_settled(scene) or as_now != self._settled_as:
@@ -71,17 +69,18 @@ class Vacancies:
                 text = f"{handle} has been free for {waited_s:.1f} s in a settled fleet, one of {self._free_at_once}"
                 self._fail("P6", text)
 
+    def stir(self, now: float) -> None:
+        """In place of a look while something is going wrong: nothing is settled."""
+        self._settled_as, self._settled_since, self._free_at_once = None, now, 0
+        self._free_since.clear()
+
     def _note_free(self, now: float, scene: Scene, seats: Collection[Seat]) -> None:
         free = {seat.handle for seat in seats if seat.handle not in scene.held and _has_a_home(seat, scene.living)}
         self._free_since = {handle: self._free_since.get(handle, now) for handle in sorted(free)}
 
     def _is_settled(self, scene: Scene) -> bool:
         owners = frozenset(each.owner for each in scene.living)
-        return (
-            scene.is_calm
-            and owners == scene.counted
-            and all(each.is_level and each.protocol <= scene.oldest for each in scene.living)
-        )
+        return owners == scene.counted and all(each.is_level and each.protocol <= scene.oldest for each in scene.living)
 
 
 def _has_a_home(seat: Seat, living: Collection[Living]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from crewlet.company.model import Seat
 from crewlet.mail import topics
 from crewlet.mail.envelope import Envelope
 from crewlet.ports.mail import NoMailbox
@@ -233,11 +234,14 @@ class _World:
     async def _feed(self, stage: Stage) -> None:
         """Mail from outside, some of it twice."""
         dice = Dice(self._options.seed, "feed")
-        number = 0
+        number, handles = 0, list[str]()
+        seats: Sequence[Seat] = ()
         while True:
             await asyncio.sleep(dice.wait(60.0 / self._options.mails_per_minute))
             number += 1
-            handles = [seat.handle for seat in self._roll.company.seats for _ in range(1 if is_slow(seat) else 10)]
+            if self._roll.company.seats is not seats:
+                seats = self._roll.company.seats
+                handles = [seat.handle for seat in seats for _ in range(1 if is_slow(seat) else 10)]
             handle, message_id = dice.pick(handles), f"m{number:06d}"
             envelope = Envelope(
                 id=message_id,
@@ -290,9 +294,11 @@ class _World:
         await asyncio.sleep(1.0)
         lives = [machine.life for machine in machines if machine.life is not None]
         self.judge.look({life.owner: life.process.thawed_at for life in lives if life.process.is_running})
-        living = [each for life in lives if (each := life.living()) is not None]
-        scene = self.judge.scene(living, is_calm=self._calm.lasts(2 * self._ttl_s))
-        self._vacancies.look(self._loop.time(), scene, self._roll.company.seats)
+        if self._calm.lasts(2 * self._ttl_s):
+            living = [each for life in lives if (each := life.living()) is not None]
+            self._vacancies.look(self._loop.time(), self.judge.scene(living), self._roll.company.seats)
+        else:
+            self._vacancies.stir(self._loop.time())
         if self._defects:
             raise _Found(CRASH, self._defects[0])
 
