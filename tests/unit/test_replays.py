@@ -82,6 +82,14 @@ class World:
     async def letter(self) -> DeadLetter:
         return (await self.mail.dead_letters.page(">")).letters[0]
 
+    async def state(self) -> str | None:
+        found = await self.replays().state(await self.letter())
+        return None if found is None else found.mail
+
+    def lose(self) -> None:
+        """The mail that waits is gone, and nobody worked it."""
+        self.broker.ack(INBOX, self.broker.open_pull(INBOX, 1, 0.0).got[0][0].sequence)
+
     @property
     def sent(self) -> list[str]:
         return [message.id for message in self.broker.retained(INBOX.topic)]
@@ -113,15 +121,14 @@ async def test_a_replay_is_new_mail_with_the_same_id_and_its_letter_stays(world:
     await until(lambda: deliveries != [])
     assert (deliveries[0].data, deliveries[0].deliveries) == (b"text", 1)
     assert await world.letter() == letter
-    state = await world.replays().state(letter.id)
-    assert state is not None and state.is_confirmed
 
 
 @checked
 async def test_a_replay_that_is_repeated_at_any_time_sends_nothing_more(world: World) -> None:
     letter = await world.letter()
     first = await world.replays().replay(letter)
-    world.broker.ack(INBOX, world.broker.open_pull(INBOX, 1, 0.0).got[0][0].sequence)
+    await world.ledger.record("writer", ["m1"], outcome="delivered")
+    world.lose()
     for pause_s in (0.0, REPEAT_S, 3600.0, 30 * 24 * 3600.0):
         await world.clock.sleep(pause_s)
         again = await world.replays("n2:b").replay(letter, again=True)
@@ -146,13 +153,11 @@ async def test_a_replay_whose_answer_was_lost_is_sent_once(pause_s: float) -> No
         with pytest.raises(Unavailable):
             await world.replays().replay(letter)
         assert world.sent == ["m1"]
-        state = await world.replays().state(letter.id)
-        assert state is not None and not state.is_confirmed
+        assert await world.state() == "open"
         await world.clock.sleep(pause_s)
         replay = await world.replays("n2:b").replay(letter)
         assert replay.is_repeat and world.sent == ["m1"]
-        state = await world.replays().state(letter.id)
-        assert state is not None and state.is_confirmed
+        assert await world.state() == "open"
 
 
 @checked
@@ -161,7 +166,7 @@ async def test_a_lost_answer_is_settled_by_the_ledger_when_the_mail_is_finished(
     world.wire.lose.append("publish")
     with pytest.raises(Unavailable):
         await world.replays().replay(letter)
-    world.broker.ack(INBOX, world.broker.open_pull(INBOX, 1, 0.0).got[0][0].sequence)
+    world.lose()
     await world.ledger.record("writer", ["m1"], outcome="delivered")
     await world.clock.sleep(600.0)
     assert (await world.replays().replay(letter)).is_repeat and world.sent == []
@@ -201,7 +206,7 @@ async def test_a_sender_that_stood_still_sends_nothing_after_its_window(world: W
     frozen = asyncio.create_task(world.replays().replay(letter))
     await world.clock.sleep(REPEAT_S - 1)
     assert not (await world.replays("n2:b").replay(letter)).is_repeat
-    world.broker.ack(INBOX, world.broker.open_pull(INBOX, 1, 0.0).got[0][0].sequence)
+    world.lose()
     with pytest.raises(Unavailable):
         await frozen
     assert world.sent == []
@@ -213,8 +218,76 @@ async def test_a_replay_without_a_mailbox_is_refused_and_can_be_made_later(world
     await world.mail.delete_subscription(INBOX)
     with pytest.raises(NoMailbox):
         await world.replays().replay(letter)
-    assert await world.replays().state(letter.id) is None
+    assert await world.state() is None
     await world.clock.sleep(3600.0)
     await world.mail.ensure_subscription(INBOX)
     assert not (await world.replays().replay(letter)).is_repeat
     assert world.sent == ["m1"]
+
+
+@checked
+async def test_a_letter_is_done_only_once_its_mail_was_worked_to_an_end(world: World) -> None:
+    letter = await world.letter()
+    assert await world.state() is None
+    assert (await world.replays().replay(letter)).mail == "open"
+    assert await world.state() == "open"
+    await world.ledger.record("writer", ["m1"], outcome="delivered")
+    world.lose()
+    assert await world.state() == "done"
+    assert (await world.replays("n2:b").replay(letter)).mail == "done"
+
+
+@checked
+async def test_a_letter_whose_mail_went_with_its_mailbox_is_not_done_and_can_be_replayed(world: World) -> None:
+    """The seat left the company before the mail was worked, its mailbox was retired, and the seat came back."""
+    letter = await world.letter()
+    first = await world.replays().replay(letter)
+    await world.mail.delete_subscription(INBOX)
+    assert await world.state() == "unknown"
+    await world.mail.ensure_subscription(INBOX)
+    assert world.sent == [] and await world.state() == "unknown"
+    with pytest.raises(ReplayUnsure, match="--again"):
+        await world.replays().replay(letter)
+    again = await world.replays().replay(letter, again=True)
+    assert not again.is_repeat and again.at >= first.at and world.sent == ["m1"]
+    assert await world.state() == "open"
+
+
+@checked
+async def test_a_letter_that_was_done_stays_done_when_the_ledger_has_forgotten(world: World) -> None:
+    letter = await world.letter()
+    first = await world.replays().replay(letter)
+    await world.ledger.record("writer", ["m1"], outcome="delivered")
+    world.lose()
+    assert await world.state() == "done"
+    await world.clock.sleep(8 * 24 * 3600.0)
+    assert await world.ledger.completion("writer", "m1") is None
+    state = await world.replays().state(letter)
+    assert state is not None and (state.mail, state.at) == ("done", first.at)
+
+
+@checked
+async def test_a_letter_whose_mail_used_up_its_deliveries_again_says_so(world: World) -> None:
+    letter = await world.letter()
+    await world.replays().replay(letter)
+    message = world.broker.open_pull(INBOX, 1, 0.0).got[0][0]
+    delivery = Delivery("m1", message.data, message.sequence, 25, 0, message.published_at)
+    second = letter_of(INBOX, delivery, {}, "it broke again", ())
+    world.broker.bury(second.subject, b"text", second.headers)
+    world.broker.ack(INBOX, message.sequence)
+    assert await world.state() == "dead_lettered"
+    assert (await world.replays().replay(letter)).mail == "dead_lettered" and world.sent == []
+
+
+@checked
+async def test_a_repeated_replay_that_finds_no_mailbox_leaves_the_record_of_the_one_before(world: World) -> None:
+    letter = await world.letter()
+    first = await world.replays().replay(letter)
+    await world.mail.delete_subscription(INBOX)
+    with pytest.raises(NoMailbox):
+        await world.replays().replay(letter, again=True)
+    state = await world.replays().state(letter)
+    assert state is not None and (state.mail, state.at) == ("unknown", first.at)
+    await world.mail.ensure_subscription(INBOX)
+    await world.clock.sleep(1.0)
+    assert not (await world.replays().replay(letter, again=True)).is_repeat and world.sent == ["m1"]

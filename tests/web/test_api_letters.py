@@ -45,6 +45,7 @@ def test_a_replay_is_asked_for_in_json(api: Served) -> None:
         "mail": "order-1",
         "replayed_at": "2026-01-02T03:04:05Z",
         "is_repeat": False,
+        "state": "open",
     }
     api.post("/dlq/17-0a1b2c3d/replay", {"again": True})
     assert api.node.commands.letters.asked == [("replay", "17-0a1b2c3d", False), ("replay", "17-0a1b2c3d", True)]

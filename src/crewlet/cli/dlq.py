@@ -15,6 +15,11 @@ app = typer.Typer(help="Dead letters: mail that used up its deliveries.", no_arg
 
 LetterArgument = Annotated[str, typer.Argument(metavar="LETTER", help="The dead letter's id.", show_default=False)]
 _REASON_CHARS = 60
+_STATES = {
+    "open": "it waits or is being worked",
+    "done": "a turn has ended it",
+    "dead_lettered": "it is a dead letter again",
+}
 
 
 @app.command("list")
@@ -100,7 +105,8 @@ def show(
 def replay(
     letter: LetterArgument,
     again: Annotated[
-        bool, typer.Option("--again", help="Also where an earlier replay was never confirmed and may have arrived.")
+        bool,
+        typer.Option("--again", help="Also where the mail of an earlier replay is found nowhere; it may have arrived."),
     ] = False,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,
@@ -113,7 +119,8 @@ def replay(
         return
     where = clean(done["seat"] or "its topic")
     if done["is_repeat"]:
-        print(f"{clean(done['mail'])} had been replayed to {where} already, at {clean(done['replayed_at'])}")
+        state = _STATES.get(done["state"], clean(done["state"]))
+        print(f"{clean(done['mail'])} had been replayed to {where} already, at {clean(done['replayed_at'])}: {state}")
     else:
         print(f"{clean(done['mail'])} replayed to {where}")
 

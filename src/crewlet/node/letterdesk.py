@@ -80,7 +80,7 @@ class LetterDesk:
         """Put a letter's mail back into its inbox with a new budget, once however often it is asked for.
 
         Args:
-            again: also where an earlier replay was never confirmed and may have arrived.
+            again: also where the mail of an earlier replay, which may have arrived, is found nowhere.
 
         Raises:
             UnknownLetter, Misuse: as for `show`.
@@ -95,7 +95,7 @@ class LetterDesk:
         replay = await self.replays.replay(letter, again=again)
         if not replay.is_repeat:
             _log.info("dead_letter_replayed", letter=letter.id, seat=seat, id=letter.message_id, node=self.node_id)
-        return ReplayedLetter(letter.id, seat, letter.message_id, replay.at, replay.is_repeat)
+        return ReplayedLetter(letter.id, seat, letter.message_id, replay.at, replay.is_repeat, replay.mail)
 
     async def drop(self, letter_id: str) -> DroppedLetter:
         """Delete a letter for good.
@@ -125,7 +125,7 @@ class LetterDesk:
         return letter
 
     async def _short(self, letter: DeadLetter) -> Letter:
-        state, event = await self.replays.state(letter.id), _event(letter)
+        state, event = await self.replays.state(letter), _event(letter)
         return Letter(
             id=letter.id,
             seat=topics.seat_of(letter.subscription),
@@ -138,7 +138,7 @@ class LetterDesk:
             reason=letter.reason,
             published_at=letter.published_at,
             buried_at=letter.buried_at,
-            replay=None if state is None else "done" if state.is_confirmed else "unconfirmed",
+            replay=None if state is None else state.mail,
             replayed_at=state.at if state is not None else None,
         )
 

@@ -41,7 +41,9 @@ class Letter:
         deliveries: how often it was handed over.
         reason: why it came back the last time.
         published_at, buried_at: the store's clock at the publish and at the burial.
-        replay: `done`, or `unconfirmed` where one was begun and nobody said how it went; None without one.
+        replay: where the mail of its replay is: `open` while it waits or is worked, `done` once a turn has ended it,
+            `dead_lettered` where it used up its deliveries again; `unknown` where it was sent and is found nowhere,
+            `unconfirmed` where it is found nowhere and may never have been sent. None without a replay.
         replayed_at: the store's clock at the replay.
     """
 
@@ -56,7 +58,7 @@ class Letter:
     reason: str
     published_at: datetime
     buried_at: datetime
-    replay: Literal["done", "unconfirmed"] | None = None
+    replay: Literal["open", "done", "dead_lettered", "unknown", "unconfirmed"] | None = None
     replayed_at: datetime | None = None
 
 
@@ -91,13 +93,18 @@ class LetterDetail:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedLetter:
-    """A dead letter was put back into its inbox. `is_repeat`: an earlier call had done it already."""
+    """A dead letter was put back into its inbox. `is_repeat`: an earlier call had done it already.
+
+    Attributes:
+        state: where the mail is.
+    """
 
     id: str
     seat: str | None
     mail: str
     replayed_at: datetime
     is_repeat: bool
+    state: Literal["open", "done", "dead_lettered"] = "open"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ class ReplayIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    again: bool = Field(default=False, description="also where an earlier, unconfirmed replay may have arrived")
+    again: bool = Field(
+        default=False, description="also where the mail of an earlier replay is found nowhere; it may have arrived"
+    )
 
 
 class PauseIn(BaseModel):
