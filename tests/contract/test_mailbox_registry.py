@@ -18,6 +18,7 @@ from crewlet.duties.retiring import MailboxSweep
 from crewlet.mail import topics
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRecord, MailboxRegistry
+from crewlet.mail.retired import RETIREMENTS_BUCKET, Retirements
 from crewlet.ports.cells import BucketSpec, CellStore, Refused
 from crewlet.ports.mail import NoMailbox, Subscription
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
@@ -128,6 +129,7 @@ async def test_a_sweep_finds_mailboxes_beyond_one_page_of_the_brokers_list_and_d
         await store.open(leases_bucket(30.0)), await store.open(EPOCHS_BUCKET), clock=clock, entropy=entropy
     )
     registry = MailboxRegistry(await store.open(MAILBOXES_BUCKET))
+    retirements = Retirements(lambda: store.open(RETIREMENTS_BUCKET))
     mailboxes = Mailboxes(mail, clock, alarm_after_s=30.0, registry=registry)
     staying = [f"seat-{number:03}" for number in range(100)]
     # As a node makes them whose every registration failed: only the broker knows these.
@@ -147,6 +149,7 @@ async def test_a_sweep_finds_mailboxes_beyond_one_page_of_the_brokers_list_and_d
             registry,
             mailboxes,
             mail,
+            retirements,
             leases,
             roster,
             node_id="n1",
@@ -159,6 +162,9 @@ async def test_a_sweep_finds_mailboxes_beyond_one_page_of_the_brokers_list_and_d
     assert (report.stamped, report.registered, report.retired, report.errors) == (["aa-left", "zz-left"], [], [], [])
     report = await sweeper(0.0).sweep()
     assert (report.retired, report.held, report.errors) == (["aa-left", "zz-left"], [], [])
+    assert report.deleted == {"aa-left": 0, "zz-left": 1}
+    retired = await retirements.last("zz-left")
+    assert retired is not None and (retired.total, retired.messages["inbox"]) == (1, 1)
     left = await mail.list_subscriptions(topics.ALL_MAILBOXES)
     assert sorted(left) == sorted([stranger, *(one for handle in staying for one in topics.mailbox(handle))])
     backlog = await mail.waiting(topics.inbox("seat-000"))

@@ -75,6 +75,7 @@ async def test_a_removed_seats_mail_lives_through_its_grace_and_its_three_durabl
         assert seen_waiting and set(seen_waiting) == {1}
         (absent,), (retired,) = node.events("seat_mailbox_absent"), node.events("seat_mailbox_retired")
         assert absent["seat"] == retired["seat"] == "gone"
+        assert retired["messages"] == 1
         assert retired["at"] - absent["at"] >= GRACE_S - 1
         assert sorted(await mail.list_subscriptions(topics.ALL_MAILBOXES)) == sorted(topics.mailbox("stays"))
         with pytest.raises(NoMailbox):

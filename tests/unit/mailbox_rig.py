@@ -10,6 +10,7 @@ from crewlet.duties.retiring import MailboxSweep, Report
 from crewlet.mail import topics
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRecord, MailboxRegistry
+from crewlet.mail.retired import RETIREMENTS_BUCKET, Retirements
 from crewlet.mail.retirement import GRACE_S
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Backlog, Subscription
@@ -41,6 +42,8 @@ class Office:
         self.lease_cells = FaultyCells(await store.open(leases_bucket(TTL_S)), sleep=self.clock.sleep)
         self.epochs = await store.open(EPOCHS_BUCKET)
         self.registry = MailboxRegistry(self.cells)
+        self.retirement_cells = FaultyCells(await store.open(RETIREMENTS_BUCKET), sleep=self.clock.sleep)
+        self.retirements = Retirements(self._open_retirements)
         self.leases = LeaseStore(self.lease_cells, self.epochs, clock=self.clock, entropy=SystemEntropy())
         self.mailboxes = Mailboxes(self.mail, self.clock, alarm_after_s=TTL_S, registry=self.registry)
         await self.mail.start()
@@ -51,6 +54,7 @@ class Office:
             self.registry,
             self.mailboxes,
             self.mail,
+            self.retirements,
             self.leases,
             self._roster,
             node_id=node_id,
@@ -97,6 +101,9 @@ class Office:
 
     async def now(self) -> datetime:
         return (await self.cells.mark()).store_now
+
+    async def _open_retirements(self) -> FaultyCells:
+        return self.retirement_cells
 
     async def _roster(self) -> frozenset[str] | None:
         if self.roster_problem is not None:

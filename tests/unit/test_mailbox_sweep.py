@@ -34,7 +34,7 @@ async def test_the_mail_of_a_removed_seat_lives_through_the_grace_and_goes_after
     await office.clock.sleep(60)
     with capture_logs() as logs:
         assert (await office.sweep()).retired == ["ceo"]
-    assert [line["event"] for line in logs] == ["seat_mailbox_retired"]
+    assert [(line["event"], line["messages"]) for line in logs] == [("seat_mailbox_retired", 1)]
     assert await office.there("ceo") == []
     assert await office.there("boss") == ALL_THREE
     assert await office.record("ceo") is None
@@ -444,3 +444,62 @@ async def test_a_retirement_whose_end_is_undecided_is_finished_by_a_later_sweep(
     await office.clock.sleep(RESUME_AFTER_S)
     assert (await office.sweep()).retired == ["ceo"]
     assert await office.record("ceo") is None
+
+
+@in_virtual_time
+async def test_a_retirement_says_how_many_messages_it_deleted_and_keeps_the_number() -> None:
+    office = await Office("boss", "ceo", "cfo").open()
+    await absent_for(office, "ceo", "cfo")
+    for message_id in ("m1", "m2"):
+        await post(office, "ceo", message_id)
+    await office.mail.publish(topics.control("ceo").topic, b"x", message_id="c1")
+    report = await office.sweep()
+    assert report.line() == "2 mailboxes retired, with 3 messages (ceo 3)"
+    ceo, cfo = await office.retirements.last("ceo"), await office.retirements.last("cfo")
+    assert ceo is not None and cfo is not None
+    assert (ceo.messages, ceo.total, cfo.total) == ({"inbox": 2, "control": 1, "reflect": 0}, 3, 0)
+    assert ceo.by.startswith("n1:retire-") and ceo.absent_since is not None and ceo.absent_since < ceo.at
+
+
+@in_virtual_time
+async def test_a_mailbox_whose_mail_cannot_be_counted_is_not_deleted() -> None:
+    office = await Office("boss", "ceo").open()
+    await absent_for(office, "ceo")
+    await post(office, "ceo")
+    office.before = refusing("waiting")
+    assert len((await office.sweep()).errors) == 1
+    office.before = None
+    assert await office.there("ceo") == ALL_THREE
+    record = await office.record("ceo")
+    assert record is not None and record.retiring_since is None
+    assert (await office.sweep()).deleted == {"ceo": 1}
+
+
+@in_virtual_time
+async def test_a_retirement_that_died_half_way_counts_what_its_first_half_deleted() -> None:
+    office = await Office("boss", "ceo").open()
+    await absent_for(office, "ceo")
+    await post(office, "ceo")
+    await die_half_way(office, "ceo")
+    await office.mail.publish(topics.reflect("ceo").topic, b"x", message_id="r1")
+    await office.clock.sleep(RESUME_AFTER_S)
+    assert (await office.sweep()).deleted == {"ceo": 2}
+    retired = await office.retirements.last("ceo")
+    assert retired is not None and retired.messages == {"inbox": 1, "control": 0, "reflect": 1}
+
+
+@in_virtual_time
+async def test_a_retirement_whose_number_is_not_on_record_says_it_and_is_finished_later() -> None:
+    office = await Office("boss", "ceo").open()
+    await absent_for(office, "ceo")
+    await post(office, "ceo")
+    office.retirement_cells.next("create", Fault.LOST)
+    with capture_logs() as logs:
+        assert len((await office.sweep()).errors) == 1
+    unrecorded = [line for line in logs if line["event"] == "seat_mailbox_retirement_unrecorded"]
+    assert [line["messages"] for line in unrecorded] == [1]
+    assert await office.record("ceo") is not None
+    await office.clock.sleep(RESUME_AFTER_S)
+    assert (await office.sweep()).deleted == {"ceo": 1}
+    retired = await office.retirements.last("ceo")
+    assert retired is not None and retired.total == 1

@@ -123,5 +123,10 @@ def show_mail(
             "in hand": mail["in_hand"],
             "oldest": f"{age_s:.0f}s, since {mail['oldest_at']}" if age_s is not None else None,
             "held": mail["held"] or elsewhere or "no",
+            "left": mail.get("left_at"),
+            "deleted from": mail.get("deleted_from"),
+            "retired": f"at {mail['retired_at']}, with {mail['retired_messages']} messages"
+            if mail.get("retired_at")
+            else None,
         }
     )

@@ -16,6 +16,7 @@ from crewlet.kit.supervise import Tasks
 from crewlet.mail import topics
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.registry import MailboxRecord, MailboxRegistry
+from crewlet.mail.retired import Retirements
 from crewlet.mail.retirement import Verdict, budget_s, verdict, was_taken_over
 from crewlet.ports.cells import Done, Refused, Unknown, WriteResult, landed
 from crewlet.ports.clock import Clock
@@ -30,6 +31,9 @@ Roster = Callable[[], Awaitable[frozenset[str] | None]]
 
 Raises Unavailable: it is not known, or this node or a peer is behind it."""
 
+_NAMED = 10
+"""So many of the mailboxes whose mail was deleted are named in the line about a sweep; the log names each."""
+
 _log = structlog.get_logger()
 
 
@@ -43,19 +47,28 @@ class Report:
     restored: list[str] = field(default_factory=list[str])
     held: list[str] = field(default_factory=list[str])
     retired: list[str] = field(default_factory=list[str])
+    deleted: dict[str, int] = field(default_factory=dict[str, int])
+    """How many messages went with each mailbox that was retired."""
     errors: list[str] = field(default_factory=list[str])
 
     def line(self) -> str:
         """What was done, in one line; "" where nothing was."""
         kinds = ("retired", "stamped", "returned", "registered", "restored", "held")
         counts = {kind: len(getattr(self, kind)) for kind in kinds}
-        return ", ".join(f"{count} mailboxes {kind}" for kind, count in counts.items() if count)
+        said = [f"{count} mailboxes {kind}" for kind, count in counts.items() if count]
+        if self.deleted:
+            lost = {handle: count for handle, count in sorted(self.deleted.items()) if count}
+            named = ", ".join(f"{handle} {count}" for handle, count in list(lost.items())[:_NAMED])
+            more = ", …" if len(lost) > _NAMED else ""
+            said.insert(1, f"with {sum(lost.values())} messages" + (f" ({named}{more})" if named else ""))
+        return ", ".join(said)
 
 
 class MailboxSweep:
     """Sweeps, one at a time.
 
     Args:
+        retirements: where it is put down how much mail went with a mailbox.
         leases: the seats'.
         node_id: whose name the lease of a seat carries while its mailbox is retired.
         grace_s: how long a removed seat's mail is kept.
@@ -66,6 +79,7 @@ class MailboxSweep:
         registry: MailboxRegistry,
         mailboxes: Mailboxes,
         mail: Mail,
+        retirements: Retirements,
         leases: LeaseStore,
         roster: Roster,
         *,
@@ -77,6 +91,7 @@ class MailboxSweep:
         self._registry = registry
         self._mailboxes = mailboxes
         self._mail = mail
+        self._retirements = retirements
         self._leases = leases
         self._roster = roster
         self._node_id = node_id
@@ -177,7 +192,12 @@ class MailboxSweep:
     async def _take_back(self, record: MailboxRecord, report: Report) -> None:
         """The seat is in the company again. What a retirement that died had deleted already is made again."""
         if _is_done(await self._registry.update(record.returned())):
-            _log.info("seat_mailbox_returned", seat=record.handle, absent_since=str(record.absent_since))
+            _log.info(
+                "seat_mailbox_returned",
+                seat=record.handle,
+                absent_since=str(record.absent_since),
+                messages_counted=sum(record.messages.values()),
+            )
             report.returned.append(record.handle)
             if record.retiring_since is not None:
                 await self._mailboxes.restore(record.handle)
@@ -204,7 +224,8 @@ class MailboxSweep:
         roster = await self._roster()
         if roster is None or handle in roster:
             return
-        marked = record.marked(await self._registry.now(), owner)
+        messages = await self._count(record)
+        marked = record.marked(await self._registry.now(), owner, messages)
         match await self._registry.update(marked):
             case Done(version):
                 marked = replace(marked, version=version)
@@ -224,9 +245,33 @@ class MailboxSweep:
         except (Unavailable, Fenced, TimeoutError) as error:
             await self._settle(await self._registry.update(marked.unmarked()), handle)
             raise Unavailable(f"the mailbox could not be deleted, and is tried again: {error}") from error
+        total = sum(messages.values())
+        try:
+            await self._retirements.note(handle, owner, record.absent_since, messages)
+        except Unavailable:
+            _log.warning("seat_mailbox_retirement_unrecorded", seat=handle, messages=total)
+            raise
         if await self._settle(await self._registry.delete(marked), handle):
-            _log.info("seat_mailbox_retired", seat=handle, absent_since=str(record.absent_since))
+            _log.info("seat_mailbox_retired", seat=handle, absent_since=str(record.absent_since), messages=total)
             report.retired.append(handle)
+            report.deleted[handle] = total
+        else:
+            _log.warning("seat_mailbox_retirement_overtaken", seat=handle, messages=total)
+
+    async def _count(self, record: MailboxRecord) -> dict[str, int]:
+        """How many messages each part of a mailbox holds; of a part that is gone, what was counted before it went.
+
+        Nobody writes there any more: the roster is agreed on, and a seat that no document names is sent nothing.
+
+        Raises:
+            Unavailable: nobody answered. Nothing is deleted uncounted.
+        """
+        messages: dict[str, int] = {}
+        for subscription in topics.mailbox(record.handle):
+            part = subscription.topic.rpartition(".")[2]
+            backlog = await self._mail.waiting(subscription)
+            messages[part] = backlog.waiting + backlog.in_hand if backlog else record.messages.get(part, 0)
+        return messages
 
     async def _delete(self, handle: str, ends_at: float) -> None:
         """Delete the three subscriptions; nothing is sent once the time is up, however long this process stood still.

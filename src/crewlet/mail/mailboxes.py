@@ -178,6 +178,11 @@ def _tell(handle: str, before: MailboxRecord | None) -> None:
     if before is None:
         return
     if before.retiring_since is not None:
-        _log.warning("seat_mailbox_retirement_taken_over", seat=handle, retiring_by=before.retiring_by)
+        _log.warning(
+            "seat_mailbox_retirement_taken_over",
+            seat=handle,
+            retiring_by=before.retiring_by,
+            messages_counted=sum(before.messages.values()),
+        )
     else:
         _log.info("seat_mailbox_returned", seat=handle, absent_since=str(before.absent_since))

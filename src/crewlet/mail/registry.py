@@ -6,7 +6,7 @@ compare-and-set on the record's version, so that of two that decide at once only
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -25,6 +25,7 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     absent_since: datetime | None = None
     retiring_since: datetime | None = None
     retiring_by: str = ""
+    messages: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class MailboxRecord:
         absent_since: when the seat was first missed in the company; None while it is in it.
         retiring_since: when the retirement that is under way was marked; None without one.
         retiring_by: names that retirement.
+        messages: how many lay in each part of the mailbox before a retirement began to delete it; it stays when that
+            came to nothing, as some parts may be gone.
     """
 
     handle: str
@@ -44,6 +47,7 @@ class MailboxRecord:
     absent_since: datetime | None = None
     retiring_since: datetime | None = None
     retiring_by: str = ""
+    messages: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def is_clean(self) -> bool:
@@ -54,9 +58,9 @@ class MailboxRecord:
         """The seat was missed."""
         return replace(self, absent_since=at)
 
-    def marked(self, at: datetime, by: str) -> "MailboxRecord":
-        """A retirement begins."""
-        return replace(self, retiring_since=at, retiring_by=by)
+    def marked(self, at: datetime, by: str, messages: Mapping[str, int] | None = None) -> "MailboxRecord":
+        """A retirement begins, of so many messages."""
+        return replace(self, retiring_since=at, retiring_by=by, messages=messages or {})
 
     def unmarked(self) -> "MailboxRecord":
         """The retirement came to nothing; the absence stays as it was first noticed."""
@@ -64,7 +68,7 @@ class MailboxRecord:
 
     def returned(self) -> "MailboxRecord":
         """The seat is in the company."""
-        return replace(self, absent_since=None, retiring_since=None, retiring_by="")
+        return replace(self, absent_since=None, retiring_since=None, retiring_by="", messages={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,8 @@ class MailboxRegistry:
 
 
 def _encoded(record: MailboxRecord) -> bytes:
-    return msgspec.json.encode(_Stored(_utc(record.absent_since), _utc(record.retiring_since), record.retiring_by))
+    since, retiring = _utc(record.absent_since), _utc(record.retiring_since)
+    return msgspec.json.encode(_Stored(since, retiring, record.retiring_by, dict(record.messages)))
 
 
 def _record(entry: Entry) -> MailboxRecord:
@@ -142,9 +147,8 @@ def _record(entry: Entry) -> MailboxRecord:
         raise Unavailable(f"the mailbox record of {entry.key} cannot be read: {error}") from error
     if not topics.is_handle(entry.key):
         raise Unavailable(f"{entry.key!r} in the mailbox registry is no handle")
-    return MailboxRecord(
-        entry.key, entry.revision, _utc(stored.absent_since), _utc(stored.retiring_since), stored.retiring_by
-    )
+    since, retiring = _utc(stored.absent_since), _utc(stored.retiring_since)
+    return MailboxRecord(entry.key, entry.revision, since, retiring, stored.retiring_by, stored.messages)
 
 
 def _utc(at: datetime | None) -> datetime | None:

@@ -26,7 +26,7 @@ from crewlet.mail.replays import REPLAYS_BUCKET, Replays
 from crewlet.mail.retirement import GRACE_S
 from crewlet.node.budgetdesk import BudgetDesk
 from crewlet.node.commands import Commands
-from crewlet.node.duties import DutyDesk, open_company_work
+from crewlet.node.duties import CompanyWork, open_company_work
 from crewlet.node.fleet import FleetReader
 from crewlet.node.freednews import FreedNews
 from crewlet.node.historydesk import HistoryDesk
@@ -255,7 +255,7 @@ class Node:
             on_freed=self._freed_news.tell,
         )
         pausing = Pausing(Pauses(paused), self._mail, self.company, ports.entropy)
-        self.commands = self._make_commands(work.desk, pausing)
+        self.commands = self._make_commands(work, pausing)
         self._fleet = FleetReader(self.leases, leases, self.company, config.node_id, pausing.in_force)
 
     def company(self) -> Company:
@@ -355,7 +355,7 @@ class Node:
         """
         return await self._fleet.read()
 
-    def _make_commands(self, duties: DutyDesk, pausing: Pausing) -> Commands:
+    def _make_commands(self, work: CompanyWork, pausing: Pausing) -> Commands:
         ports, config = self._ports, self._config
         inboxes = InboxDesk(
             mail=self._mail,
@@ -366,6 +366,9 @@ class Node:
             held=lambda handle: self.seats.held_back().get(handle),
             node_id=config.node_id,
             clock=ports.clock,
+            registry=work.registry,
+            retirements=work.retirements,
+            grace_s=config.removed_seat_grace_s,
         )
         replays = Replays(self._mail, self._ledger, lambda: ports.cells.open(REPLAYS_BUCKET), config.owner, ports.clock)
         letters = LetterDesk(self._mail.dead_letters, replays, self.company, config.node_id)
@@ -379,7 +382,7 @@ class Node:
             clock=ports.clock,
         )
         budgets = BudgetDesk(self._budgets, self.company)
-        return Commands(self._outbox, ports.entropy, inboxes, letters, duties, pausing, history, budgets)
+        return Commands(self._outbox, ports.entropy, inboxes, letters, work.desk, pausing, history, budgets)
 
     def _fence(self, handle: str) -> Fence | None:
         return self.host.fence(handle)

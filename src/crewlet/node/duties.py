@@ -13,6 +13,7 @@ from crewlet.mail.channels import Channels
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.outbox import Outbox
 from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRegistry
+from crewlet.mail.retired import RETIREMENTS_BUCKET, Retirements
 from crewlet.node.dutystatus import DutiesSnapshot, DutySnapshot, TickSnapshot
 from crewlet.node.roster import FleetRoster
 from crewlet.ports.cells import Cells, CellStore
@@ -86,12 +87,16 @@ class CompanyWork:
 
     Attributes:
         mailboxes: makes and registers the seats' mailboxes.
+        registry: which mailboxes were made.
+        retirements: what became of the mail of removed seats.
         roster: which seats the fleet agrees on.
         duties: to start and stop.
         desk: to show and ask.
     """
 
     mailboxes: Mailboxes
+    registry: MailboxRegistry
+    retirements: Retirements
     roster: FleetRoster
     duties: Duties
     desk: DutyDesk
@@ -130,10 +135,12 @@ async def open_company_work(
     registry = MailboxRegistry(records)
     mailboxes = Mailboxes(mail, clock, alarm_after_s=leases.ttl_s, registry=registry)
     roster = FleetRoster(company, leases, node_id)
+    retirements = Retirements(lambda: cells.open(RETIREMENTS_BUCKET))
     sweep = MailboxSweep(
         registry,
         mailboxes,
         mail,
+        retirements,
         leases,
         roster.agreed,
         node_id=node_id,
@@ -151,7 +158,7 @@ async def open_company_work(
     every = [Maintenance(sweep, ageless, ChannelSweep(Channels(channels), outbox)).duty()]
     duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock, beats=beats)
     desk = DutyDesk(duties, duty_leases, bucket, node_id=node_id, owner=owner)
-    return CompanyWork(mailboxes, roster, duties, desk)
+    return CompanyWork(mailboxes, registry, retirements, roster, duties, desk)
 
 
 def _shown(tick: Tick | None) -> TickSnapshot | None:

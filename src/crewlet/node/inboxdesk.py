@@ -2,11 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from crewlet.company.model import Company
 from crewlet.mail import topics
 from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import UnknownSeat
+from crewlet.mail.registry import MailboxRegistry
+from crewlet.mail.retired import Retirements
 from crewlet.node.mailstatus import SeatMail
 from crewlet.node.status import FleetSnapshot, MailOutcome
 from crewlet.ports.clock import Clock
@@ -22,6 +25,8 @@ class InboxDesk:
         mail, ledger, journal: what they read.
         company: the document in force.
         fleet: reads who holds what.
+        registry, retirements: what is known of the mailboxes of seats that left.
+        grace_s: how long their mail is kept.
         held: why this node does not read the inbox of a seat that it holds, or None.
         node_id: this node.
     """
@@ -34,6 +39,9 @@ class InboxDesk:
     held: Callable[[str], str | None]
     node_id: str
     clock: Clock
+    registry: MailboxRegistry
+    retirements: Retirements
+    grace_s: float
 
     async def outcome(self, handle: str, message_id: str) -> MailOutcome:
         """What became of a mail. It is looked for in the order in which mail moves, so that none slips past.
@@ -68,13 +76,39 @@ class InboxDesk:
         )
 
     async def inbox(self, handle: str) -> SeatMail:
-        """What lies in a seat's inbox, and what keeps it from being read.
+        """What lies in a seat's inbox, and what keeps it from being read; also of a seat that left, while it is known.
 
         Raises:
-            UnknownSeat: the company has no such seat.
+            UnknownSeat: the company has no such seat, and none is remembered.
             Unavailable: the broker or the lease store did not answer.
         """
-        self._require(handle)
+        shown = await (self._of_removed(handle) if self.company().seat(handle) is None else self._of_seat(handle))
+        retired = await self.retirements.last(handle)
+        if retired is None:
+            return shown
+        return replace(shown, retired_at=retired.at, retired_messages=retired.total)
+
+    async def _of_removed(self, handle: str) -> SeatMail:
+        record = await self.registry.get(handle) if topics.is_handle(handle) else None
+        if record is None:
+            if not topics.is_handle(handle) or await self.retirements.last(handle) is None:
+                raise UnknownSeat(handle, self.company())
+            return SeatMail(handle, 0, 0, held="the seat has left the company, and its mailbox is deleted")
+        inbox = topics.inbox(handle)
+        backlog = await self.mail.waiting(inbox) or Backlog(0, 0, 0)
+        oldest_at = await self.mail.oldest_at(inbox) if backlog.waiting or backlog.in_hand else None
+        left_at = record.absent_since
+        shown = SeatMail(
+            handle,
+            backlog.waiting,
+            backlog.in_hand,
+            held="the seat has left the company",
+            left_at=left_at,
+            deleted_from=left_at + timedelta(seconds=self.grace_s) if left_at is not None else None,
+        )
+        return shown if oldest_at is None else self._dated(shown, oldest_at)
+
+    async def _of_seat(self, handle: str) -> SeatMail:
         inbox = topics.inbox(handle)
         backlog = await self.mail.waiting(inbox)
         fleet = await self.fleet()
@@ -82,8 +116,9 @@ class InboxDesk:
             return self._shown(handle, Backlog(0, 0, 0), fleet, held="its mailbox is not made yet")
         oldest_at = await self.mail.oldest_at(inbox) if backlog.waiting or backlog.in_hand else None
         shown = self._shown(handle, backlog, fleet)
-        if oldest_at is None:
-            return shown
+        return shown if oldest_at is None else self._dated(shown, oldest_at)
+
+    def _dated(self, shown: SeatMail, oldest_at: datetime) -> SeatMail:
         age_s = max(0.0, (self.clock.now() - oldest_at).total_seconds())
         return replace(shown, oldest_at=oldest_at, oldest_age_s=round(age_s, 3))
 

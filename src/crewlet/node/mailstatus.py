@@ -17,6 +17,10 @@ class SeatMail:
         node: who holds the seat, or None.
         held: why its mail is not being read, as far as this node knows; "" where it is, or where only `node` knows.
         is_held_known: False where another node holds the seat, and only that one knows all that holds its mail.
+        left_at: when the seat was first missed in the company; None while it is in it.
+        deleted_from: the mail of a seat that left is deleted from then on.
+        retired_at: when the newest mailbox of this handle was deleted; None where none is remembered.
+        retired_messages: how many messages went with it.
     """
 
     seat: str
@@ -27,6 +31,10 @@ class SeatMail:
     node: str | None = None
     held: str = ""
     is_held_known: bool = True
+    left_at: datetime | None = None
+    deleted_from: datetime | None = None
+    retired_at: datetime | None = None
+    retired_messages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
