@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 from crewlet.company.model import Company, Seat
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.pauses import Wish
-from crewlet.mail.retirement import GRACE_S
 from crewlet.node.assembly import Node
 from crewlet.node.letterdesk import UnknownLetter
 from crewlet.ports.errors import Misuse
@@ -185,7 +184,7 @@ async def test_an_inbox_that_nobody_reads_says_why() -> None:
 
 @in_virtual_time
 async def test_an_inbox_of_a_removed_seat_is_shown_until_it_is_deleted_and_then_how_much_went_with_it() -> None:
-    fleet = Fleet(("a", "b"), roles=frozenset({"seats", "workers"}))
+    fleet = Fleet(("a", "b"), roles=frozenset({"seats", "workers"}), removed_seat_grace_s=600.0)
     node = await fleet.node("n1")
     await node.commands.pausing.pause("a", Wish("p"))
     await fleet.until(lambda: "a" in node.seats.held_back(), "it is held")
@@ -197,8 +196,8 @@ async def test_an_inbox_of_a_removed_seat_is_shown_until_it_is_deleted_and_then_
     assert (await node.commands.duties.run("maintenance")).outcome == "done"
     shown = await node.commands.seat_mail("a")
     assert shown.left_at is not None and shown.deleted_from is not None and shown.oldest_age_s is not None
-    assert (shown.deleted_from - shown.left_at).total_seconds() == GRACE_S
-    await fleet.clock.sleep(GRACE_S + LONG_S)
+    assert (shown.deleted_from - shown.left_at).total_seconds() == 600.0
+    await fleet.clock.sleep(LONG_S)
     shown = await node.commands.seat_mail("a")
     assert (shown.waiting, shown.retired_messages, shown.left_at) == (0, 1, None)
     assert shown.retired_at is not None
