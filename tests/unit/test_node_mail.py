@@ -6,6 +6,7 @@ import pytest
 from node_rig import Fleet
 from structlog.testing import capture_logs
 
+from crewlet.company.budgets import Budget
 from crewlet.company.model import Company, Seat
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.pauses import Wish
@@ -175,7 +176,7 @@ async def test_an_inbox_that_nobody_reads_says_why() -> None:
     await fleet.clock.sleep(5)
     mail = await node.commands.seat_mail("a")
     assert (mail.waiting, mail.node, mail.is_held_known) == (1, None, True)
-    assert mail.held.startswith("no live node may run it")
+    assert mail.held.startswith("no live node may run it") and mail.why.startswith("a: no live node may run it")
     fleet.roles = frozenset({"seats"})
     await fleet.node("n2")
     await fleet.until(lambda: fleet.finished("m"), "it is read")
@@ -203,4 +204,25 @@ async def test_an_inbox_of_a_removed_seat_is_shown_until_it_is_deleted_and_then_
     assert shown.retired_at is not None
     with pytest.raises(UnknownSeat):
         await node.commands.seat_mail("never-there")
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_every_node_says_why_the_mail_of_a_paused_or_overspent_seat_is_not_read() -> None:
+    fleet = Fleet(("a", "b"))
+    company = replace(fleet.company, seats=(Seat("a"), Seat("b", budget=Budget(day=0))))
+    fleet.company = company
+    one = await fleet.node("n1")
+    two = await fleet.node("n2")
+    await fleet.until(lambda: fleet.holder("a") and fleet.holder("b"), "both are held")
+    await one.commands.pausing.pause("a", Wish("p", "ada", "wrong customer"))
+    await fleet.clock.sleep(1)
+    for node in (one, two):
+        paused, spent = await node.commands.seat_mail("a"), await node.commands.seat_mail("b")
+        assert (paused.held, spent.held) == ("seat_paused", "budget_window")
+        assert paused.why.startswith("a was paused by ada (wrong customer); `crewlet seat resume a`")
+        assert spent.why.startswith("b has spent 0 of 0 tokens this day, so that b is held back until 2030-01-02")
+    await one.commands.pausing.resume("a")
+    await fleet.clock.sleep(1)
+    assert [(await node.commands.seat_mail("a")).why for node in (one, two)] == ["", ""]
     await fleet.close()

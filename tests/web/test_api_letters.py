@@ -96,6 +96,7 @@ def test_an_inbox_is_shown(api: Served) -> None:
         "node": "n1",
         "held": "seat_paused",
         "is_held_known": True,
+        "why": "",
     }
     assert api.ask("GET", "/seats/writer/mail").json == expected
     assert api.ask("GET", "/seats/nobody/mail").status == 404

@@ -150,6 +150,32 @@ def test_waiting_tells_that_the_turn_keeps_breaking(
     assert told == ["once.", "2 times. A turn broke: no?model.", "3 times. A turn broke: no model."]
 
 
+def test_waiting_says_once_what_keeps_the_mail_from_being_read(
+    node: Served, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    outcomes, inboxes = node.node.commands.outcomes, node.node.commands.inboxes
+    outcomes["k"] = MailOutcome("k", "writer", "open")
+    paused = SeatMail("writer", 1, 0, node="n1", held="seat_paused", why="writer was paused by ada (x\x1by)")
+    spent = SeatMail("writer", 1, 0, node="n1", held="budget_window", why="writer has spent 5 of 5 tokens this day")
+    steps = [paused, paused, paused, spent, SeatMail("writer", 1, 0, node="n1"), paused]
+    monkeypatch.setattr(sending, "WHY_AFTER_S", 0.0)
+    monkeypatch.setattr(sending, "WHY_EVERY_S", 0.0)
+    inboxes["writer"] = SeatMail("writer", 1, 0, node="n1")
+
+    def step(_: float) -> None:
+        if steps:
+            inboxes["writer"] = steps.pop(0)
+        else:
+            outcomes["k"] = MailOutcome("k", "writer", "finished", "delivered")
+
+    monkeypatch.setattr("crewlet.cli.sending.time.sleep", step)
+    assert main(["seat", "send", "writer", "hi", "--id", "k", "--wait", "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["outcome"] == "delivered"
+    one = "crewlet: Still waiting: writer was paused by ada (x?y)."
+    assert err.splitlines() == [one, "crewlet: Still waiting: writer has spent 5 of 5 tokens this day.", one]
+
+
 def test_waiting_is_never_silent_for_ever(node: Served, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(sending, "STILL_WAITING_S", 0.2)
     assert main(["seat", "send", "writer", "hi", "--id", "k", "--wait", "--timeout", "2", "-o", "json"]) == 1

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES, MESSAGE_ID_PATTERN
 SEND_ATTEMPTS = 5
 STILL_WAITING_S = 30.0
 """How long `--wait` is silent at most while nothing changes."""
+WHY_AFTER_S = 1.0
+WHY_EVERY_S = 5.0
+"""When `--wait` first asks what keeps the mail from being read, and how often it looks whether that has changed."""
 
 
 def segment(name: str, hint: str) -> str:
@@ -131,6 +135,7 @@ def follow(url: str | None, config: Path, handle: str, message_id: str, until: f
             answer = NodeClient.find(url, config).get(path, timeout_s=_left_s(until))
             if answer["state"] in ("finished", "dead_lettered"):
                 return answer
+            watch.tell_why(lambda: _why(url, config, handle, until))
         except NodeRefused as refusal:
             if refusal.status != 503:
                 raise
@@ -153,6 +158,18 @@ class _Watch:
     told: str = ""
     told_at: float = field(default_factory=time.monotonic)
     began_at: float = field(default_factory=time.monotonic)
+    why: str = ""
+    ask_why_at: float = field(default_factory=lambda: time.monotonic() + WHY_AFTER_S)
+
+    def tell_why(self, ask: Callable[[], str]) -> None:
+        """Say what keeps the mail from being read: once, and again only when it is something else."""
+        if time.monotonic() < self.ask_why_at:
+            return
+        why, before = ask(), self.why
+        self.ask_why_at = time.monotonic() + WHY_EVERY_S
+        self.why = why
+        if why and why != before:
+            print(f"crewlet: Still waiting: {clean(why)}.", file=sys.stderr, flush=True)
 
     def tell(self, problem: str, answer: Any) -> None:
         news = problem or _tries(answer)
@@ -165,6 +182,15 @@ class _Watch:
         self.told, self.told_at = news, now
         since = "" if problem else f" after {now - self.began_at:.0f} s"
         print(f"crewlet: Still waiting{since}.{clean(news) if news else ''}", file=sys.stderr)
+
+
+def _why(url: str | None, config: Path, handle: str, until: float) -> str:
+    """What keeps a seat's mail from being read, as far as the node can say."""
+    try:
+        path = f"/seats/{segment(handle, 'HANDLE')}/mail"
+        return str(NodeClient.find(url, config).get(path, timeout_s=_left_s(until)).get("why") or "")
+    except CommandFailed:
+        return ""  # the next question about the mail says what is wrong
 
 
 def _tries(answer: Any) -> str:

@@ -36,6 +36,11 @@ _HOLDS = {
 }
 
 
+def hold_reason(name: str) -> str:
+    """What a hold of this name means, for people; "" where only its name is known."""
+    return _HOLDS.get(name, "")
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a delivery is not worked.

@@ -363,6 +363,7 @@ class Node:
             journal=self._journal,
             company=self.company,
             fleet=self.fleet,
+            over=self._budgets.refusal,
             held=lambda handle: self.seats.held_back().get(handle),
             node_id=config.node_id,
             clock=ports.clock,

@@ -1,5 +1,6 @@
 """What a sender and an operator can see of a seat's mail."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,11 +11,14 @@ from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.registry import MailboxRegistry
 from crewlet.mail.retired import Retirements
+from crewlet.mail.screening import BUDGET_WINDOW, SEAT_PAUSED, hold_reason
 from crewlet.node.mailstatus import SeatMail
-from crewlet.node.status import FleetSnapshot, MailOutcome
+from crewlet.node.status import FleetSnapshot, MailOutcome, PauseSnapshot
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal
+from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Backlog, Mail
+from crewlet.turns.budget import Over
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class InboxDesk:
         mail, ledger, journal: what they read.
         company: the document in force.
         fleet: reads who holds what.
+        over: reads the cap that keeps a seat from spending, or None.
         registry, retirements: what is known of the mailboxes of seats that left.
         grace_s: how long their mail is kept.
         held: why this node does not read the inbox of a seat that it holds, or None.
@@ -36,6 +41,7 @@ class InboxDesk:
     journal: DeliveryJournal
     company: Callable[[], Company]
     fleet: Callable[[], Awaitable[FleetSnapshot]]
+    over: Callable[[str], Awaitable[Over | None]]
     held: Callable[[str], str | None]
     node_id: str
     clock: Clock
@@ -111,27 +117,47 @@ class InboxDesk:
     async def _of_seat(self, handle: str) -> SeatMail:
         inbox = topics.inbox(handle)
         backlog = await self.mail.waiting(inbox)
-        fleet = await self.fleet()
+        fleet, over = await asyncio.gather(self.fleet(), self._over(handle))
         if backlog is None:
-            return self._shown(handle, Backlog(0, 0, 0), fleet, held="its mailbox is not made yet")
+            return self._shown(handle, Backlog(0, 0, 0), fleet, over, held="its mailbox is not made yet")
         oldest_at = await self.mail.oldest_at(inbox) if backlog.waiting or backlog.in_hand else None
-        shown = self._shown(handle, backlog, fleet)
+        shown = self._shown(handle, backlog, fleet, over)
         return shown if oldest_at is None else self._dated(shown, oldest_at)
 
     def _dated(self, shown: SeatMail, oldest_at: datetime) -> SeatMail:
         age_s = max(0.0, (self.clock.now() - oldest_at).total_seconds())
         return replace(shown, oldest_at=oldest_at, oldest_age_s=round(age_s, 3))
 
-    def _shown(self, handle: str, backlog: Backlog, fleet: FleetSnapshot, *, held: str = "") -> SeatMail:
-        node = next((seat.node for seat in fleet.seats if seat.handle == handle), None)
+    async def _over(self, handle: str) -> Over | None:
+        try:
+            return await self.over(handle)
+        except Unavailable:
+            return None  # what cannot be read is not told as a reason
+
+    def _shown(
+        self, handle: str, backlog: Backlog, fleet: FleetSnapshot, over: Over | None, *, held: str = ""
+    ) -> SeatMail:
+        seat = next((seat for seat in fleet.seats if seat.handle == handle), None)
+        node = seat.node if seat is not None else None
         is_here = node == self.node_id
-        if not held and is_here:
-            held = self.held(handle) or ""
-        elif not held and node is None:
-            placement = next((each.placement for each in fleet.unplaceable if each.handle == handle), None)
+        placement = next((each.placement for each in fleet.unplaceable if each.handle == handle), None)
+        here = (self.held(handle) or "") if is_here else ""
+        if not held and node is None:
             held = f"no live node may run it ({placement})" if placement is not None else "no node holds it"
+        pause = seat.pause if seat is not None else None
+        why = _why(handle, pause, over, here) or (f"{handle}: {held}" if held else "")
+        fleetwide = ", ".join(
+            word for word, holds in ((SEAT_PAUSED, pause is not None), (BUDGET_WINDOW, over is not None)) if holds
+        )
+        held = held or here or fleetwide
         return SeatMail(
-            handle, backlog.waiting, backlog.in_hand, node=node, held=held, is_held_known=is_here or bool(held)
+            handle,
+            backlog.waiting,
+            backlog.in_hand,
+            node=node,
+            held=held,
+            why=why,
+            is_held_known=is_here or bool(held),
         )
 
     def _require(self, handle: str) -> None:
@@ -150,3 +176,16 @@ def _finished(handle: str, message_id: str, completion: Completion) -> MailOutco
         turn_id=completion.turn_id,
         recorded_at=completion.recorded_at,
     )
+
+
+def _why(handle: str, pause: PauseSnapshot | None, over: Over | None, here: str) -> str:
+    """Why a seat's mail is not read, and what changes that; "" where nothing is known to keep it."""
+    if pause is not None:
+        reason = f" ({pause.reason})" if pause.reason else ""
+        until = f", until {pause.until.isoformat(timespec='seconds')}" if pause.until is not None else ""
+        lifted = f"`crewlet seat resume {handle}` lets it take mail again"
+        return f"{handle} was paused by {pause.by or 'a person'}{reason}{until}; {lifted}"
+    if over is not None:
+        return f"{over}, so that {handle} is held back until {over.until.isoformat(timespec='seconds')}"
+    name = here.split(", ")[0]
+    return f"{handle} takes no mail now: {hold_reason(name) or name}" if name else ""

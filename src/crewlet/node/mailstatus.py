@@ -16,6 +16,7 @@ class SeatMail:
         oldest_age_s: how long ago that was by this node's clock, in seconds.
         node: who holds the seat, or None.
         held: why its mail is not being read, as far as this node knows; "" where it is, or where only `node` knows.
+        why: the same as a sentence about the seat, as far as any node can say; "" where nothing is known to hold it.
         is_held_known: False where another node holds the seat, and only that one knows all that holds its mail.
         left_at: when the seat was first missed in the company; None while it is in it.
         deleted_from: the mail of a seat that left is deleted from then on.
@@ -31,6 +32,7 @@ class SeatMail:
     node: str | None = None
     held: str = ""
     is_held_known: bool = True
+    why: str = ""
     left_at: datetime | None = None
     deleted_from: datetime | None = None
     retired_at: datetime | None = None
