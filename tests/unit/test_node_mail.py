@@ -226,3 +226,30 @@ async def test_every_node_says_why_the_mail_of_a_paused_or_overspent_seat_is_not
     await fleet.clock.sleep(1)
     assert [(await node.commands.seat_mail("a")).why for node in (one, two)] == ["", ""]
     await fleet.close()
+
+
+@in_virtual_time
+async def test_an_id_that_has_a_dead_letter_is_not_sent_anew_on_any_node_until_the_letter_is_dropped() -> None:
+    fleet = Fleet(("a",))
+    one = await fleet.node("n1")
+    two = await fleet.node("n2")
+    sender = one if fleet.holder("a") == "n1" else two
+    letter_id = await buried(fleet, sender, "m")
+    runs = len(fleet.runs)
+    await fleet.clock.sleep(LONG_S)  # long past the broker's own dedupe window
+    for node in (one, two):
+        sent = await node.commands.send_mail("a", "m", message_id="m")
+        assert (sent.is_duplicate, sent.dead_letter) == (True, letter_id)
+    await fleet.clock.sleep(60)
+    assert len(fleet.runs) == runs
+    fleet.poison.clear()
+    await two.commands.letters.replay(letter_id)
+    sent = await one.commands.send_mail("a", "m", message_id="m")
+    assert (sent.is_duplicate, sent.dead_letter) == (True, None)
+    await fleet.until(lambda: fleet.finished("m"), "the replay is finished")
+    await fleet.clock.sleep(1)
+    sent = await one.commands.send_mail("a", "m", message_id="m")
+    assert (sent.is_duplicate, sent.dead_letter) == (True, None)
+    await one.commands.letters.drop(letter_id)
+    assert not (await two.commands.send_mail("a", "m", message_id="m")).is_duplicate
+    await fleet.close()

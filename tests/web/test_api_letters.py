@@ -115,3 +115,11 @@ def test_metrics_count_dead_letters(api: Served) -> None:
     api.node.change(dead_letters=2, failed_burials=1)
     lines = api.ask("GET", "/metrics").body.decode().splitlines()
     assert "crewlet_dead_letters_total 2.0" in lines and "crewlet_failed_burials_total 1.0" in lines
+
+
+def test_an_idempotency_key_that_has_a_dead_letter_sends_nothing_and_names_the_letter(api: Served) -> None:
+    answer = api.post("/seats/writer/mail", {"body": "x"}, {"Idempotency-Key": "order-1"})
+    expected = {"id": "order-1", "is_duplicate": True, "dead_letter": "17-0a1b2c3d"}
+    assert (answer.status, answer.json) == (202, expected)
+    answer = api.post("/seats/writer/mail", {"body": "x"}, {"Idempotency-Key": "order-2"})
+    assert (answer.status, answer.json) == (202, {"id": "order-2", "is_duplicate": False})

@@ -235,3 +235,15 @@ def test_failures_are_json_where_json_was_asked_for(
     monkeypatch.delenv("CREWLET_URL")
     assert main(["seat", "list", "-o", "json", "--config", str(tmp_path / "none.yaml")]) == 78
     assert shown(capsys)["error"] == "config_refused"
+
+
+def test_sending_under_the_id_of_a_dead_letter_fails_and_says_how_to_replay_it(node: Served, capsys: Capture) -> None:
+    assert main(["seat", "send", "writer", "hi", "--id", "order-1"]) == 1
+    sentence = "crewlet: The mail of this id was dead-lettered; `crewlet dlq replay 17-0a1b2c3d` puts it back.\n"
+    assert capsys.readouterr() == ("order-1\n", sentence)
+    assert main(["seat", "send", "writer", "hi", "--id", "order-1", "-o", "json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"id": "order-1", "is_duplicate": True, "dead_letter": "17-0a1b2c3d"}
+    assert err == sentence and node.node.commands.sent == []
+    assert main(["seat", "send", "writer", "hi", "--id", "order-2"]) == 0
+    assert capsys.readouterr() == ("order-2\n", "")

@@ -13,6 +13,7 @@ from crewlet.cli.client import NodeClient
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.pauses import pause_seat, pause_words, resume_seat
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
+from crewlet.cli.run import tell
 from crewlet.cli.sending import body_of, check_names, deliver, follow, segment
 from crewlet.cli.tail import tail_seat
 
@@ -83,14 +84,17 @@ def send(
     until = time.monotonic() + timeout
     mail_id = str(uuid.uuid4()) if message_id is None else message_id
     sent = deliver(NodeClient.find(url, config), handle, mail, mail_id, until)
+    letter = clean(sent["dead_letter"]) if sent.get("dead_letter") else ""
     if output is Output.table:
         print(sent["id"], flush=True)
-        if sent["is_duplicate"]:
+        if sent["is_duplicate"] and not letter:
             print("crewlet: A mail with this id was there already; it is the one that counts.", file=sys.stderr)
+    if letter:
+        tell(f"The mail of this id was dead-lettered; `crewlet dlq replay {letter}` puts it back.", FAILED)
     if not wait:
         if output is Output.json:
             print_json(sent)
-        return
+        raise typer.Exit(FAILED if letter else 0)
     result = follow(url, config, handle, sent["id"], until)
     if output is Output.json:
         print_json({**sent, **result})

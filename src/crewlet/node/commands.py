@@ -44,6 +44,9 @@ class Commands:
     ) -> SentMail:
         """Put a mail into a seat's inbox. The same `message_id` within two minutes is the same mail, on any node.
 
+        An id that has a dead letter is the same mail for as long as the letter is kept: it is not sent anew, with
+        another budget, but replayed or dropped.
+
         Raises:
             UnknownSeat: the company has no such seat.
             Misuse: an id that is empty or too long.
@@ -54,6 +57,8 @@ class Commands:
             raise Misuse(f"a message id has 1 to {MAX_ID_CHARS} characters")
         if (size := len(body.encode())) > MAX_MAIL_BYTES:
             raise MessageTooLarge(f"the mail has {size} bytes; {MAX_MAIL_BYTES} are allowed")
+        if message_id is not None and (earlier := await self.inboxes.buried(handle, message_id)) is not None:
+            return SentMail(message_id, is_duplicate=True, dead_letter=earlier.dead_letter)
         envelope = Envelope(
             id=message_id or self.entropy.uuid(),
             type="external_notification",

@@ -81,6 +81,18 @@ class InboxDesk:
             dead_letter=letter.id,
         )
 
+    async def buried(self, handle: str, message_id: str) -> MailOutcome | None:
+        """What became of a mail that has a dead letter; None where it has none, and costs no more than that question.
+
+        Raises:
+            UnknownSeat, Unavailable: see `outcome`.
+        """
+        self._require(handle)
+        if await self.mail.dead_letters.latest(topics.inbox(handle), message_id) is None:
+            return None
+        outcome = await self.outcome(handle, message_id)
+        return outcome if outcome.state != "unknown" else None
+
     async def inbox(self, handle: str) -> SeatMail:
         """What lies in a seat's inbox, and what keeps it from being read; also of a seat that left, while it is known.
 

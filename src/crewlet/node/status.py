@@ -171,10 +171,15 @@ class FleetSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SentMail:
-    """The store holds the mail. `is_duplicate`: it had it already."""
+    """The store holds the mail. `is_duplicate`: it had it already, and nothing was sent.
+
+    Attributes:
+        dead_letter: where the mail that it had used up its deliveries: its dead letter, which a replay puts back.
+    """
 
     id: str
     is_duplicate: bool
+    dead_letter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def add_mail(app: FastAPI, node: WebNode) -> None:
     @app.post(
         "/seats/{handle}/mail",
         status_code=202,
+        response_model_exclude_none=True,
         tags=["mail"],
         responses=problems(
             s404="the company has no such seat",
@@ -45,7 +46,8 @@ def add_mail(app: FastAPI, node: WebNode) -> None:
         ),
     )
     async def send_mail(handle: Handle, mail: MailIn, response: Response, key: IdempotencyKey = None) -> SentMail:
-        """Put a mail into a seat's inbox."""
+        """Put a mail into a seat's inbox. With the `dead_letter` of an earlier mail of this key nothing is sent:
+        `POST /dlq/{dead_letter}/replay` puts that one back."""
         refuse_while_draining(node)
         sent = await node.commands.send_mail(
             handle,
