@@ -56,8 +56,9 @@ def test_a_command_that_asks_a_node_loads_no_server_and_no_broker_client() -> No
     assert not {name.split(".")[0] for name in loaded} & {"fastapi", "uvicorn", "nats", "pydantic", "uvloop", "rich"}
 
 
-def test_the_module_runs_as_a_program() -> None:
-    command = [sys.executable, "-m", "crewlet.cli", "version"]
+@pytest.mark.parametrize("module", ["crewlet", "crewlet.cli"])
+def test_the_module_runs_as_a_program(module: str) -> None:
+    command = [sys.executable, "-m", module, "version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == (f"crewlet {__version__}\n", "")
 
