@@ -47,6 +47,8 @@ class NodeProcess:
         company: the company's whole document, in place of `seats`.
         labels: the node's.
         grace_s: how long the mail of a seat that left is kept.
+        has_parent: `crewlet up` also where the broker is somebody else's.
+        coordination: its type.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class NodeProcess:
         ttl_s: float,
         grace_s: int = 86_400,
         env: Mapping[str, str] | None = None,
+        has_parent: bool = False,
+        coordination: str = "embedded-kv",
     ) -> None:
         self.id = node_id
         self._evidence = folder
@@ -70,19 +74,23 @@ class NodeProcess:
         (self._folder / "company.yaml").write_text(json.dumps(company or _desk(folder, seats or {})))
         settings = {
             "node": {"id": node_id, "labels": labels},
-            "coordination": {"type": "embedded-kv", "lease_ttl_seconds": ttl_s},
+            "coordination": {"type": coordination, "lease_ttl_seconds": ttl_s},
             "stream": {"type": "nats", "url": broker_url} if broker_url else {"type": "embedded", "port": free_port()},
             "mail": {"removed_seat_grace_seconds": grace_s},
         }
         (self._folder / "crewlet.yaml").write_text(json.dumps(settings))
-        with (self._folder / "node.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "crewlet.cli", "node" if broker_url else "up"],
-                cwd=self._folder,
-                env={**os.environ, **(env or {})},
-                stdout=log,
-                stderr=log,
-            )
+        is_bare = bool(broker_url) and not has_parent
+        self._command = [sys.executable, "-m", "crewlet.cli", "node" if is_bare else "up"]
+        self._env = {**os.environ, **(env or {})}
+        self.process = self._started()
+
+    def restart(self) -> None:
+        """Start it again in its folder, after its end."""
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with (self._folder / "node.log").open("ab") as log:
+            return subprocess.Popen(self._command, cwd=self._folder, env=self._env, stdout=log, stderr=log)
 
     @property
     def company(self) -> Path:
@@ -107,10 +115,10 @@ class NodeProcess:
         return int(self._broker()[2])
 
     def _broker(self) -> re.Match[str]:
-        found = re.search(r"listens on nats://(\S+) \(process (\d+)\)", self.said())
-        if found is None:
+        found = list(re.finditer(r"listens on nats://(\S+) \(process (\d+)\)", self.said()))
+        if not found:
             raise ValueError("the broker does not listen yet")
-        return found
+        return found[-1]
 
     def _facts(self) -> dict[str, Any]:
         return json.loads((self._folder / ".crewlet" / "run" / "node.json").read_text())
@@ -136,6 +144,10 @@ class NodeProcess:
     async def outcome(self, handle: str, mail_id: str) -> str | None:
         """`delivered` once it is finished."""
         return (await self._ask(f"/seats/{handle}/mail/{mail_id}")).get("outcome")
+
+    async def inbox(self, handle: str) -> dict[str, Any]:
+        """What lies in it: `waiting` and `in_hand`."""
+        return await self._ask(f"/seats/{handle}/mail")
 
     async def until(self, is_so: Callable[[], bool | Awaitable[bool]], what: str) -> None:
         """Wait for something that this node brings about."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from mailbox_rig import ALL_THREE, TTL_S, Office, absent_for, die_half_way, post, refusing
@@ -503,3 +504,18 @@ async def test_a_retirement_whose_number_is_not_on_record_says_it_and_is_finishe
     assert (await office.sweep()).deleted == {"ceo": 1}
     retired = await office.retirements.last("ceo")
     assert retired is not None and retired.total == 1
+
+
+@in_virtual_time
+async def test_a_broker_that_is_silent_in_the_middle_of_a_sweep_keeps_no_duty_from_beating_for_a_lease_ttl() -> None:
+    office = await Office("boss").open()
+    await office.mailboxes.ensure(["boss"])
+
+    async def never(request: str) -> None:
+        if request == "list_subscriptions":
+            await asyncio.sleep(10 * TTL_S)
+
+    office.before = never
+    turned_at = [office.clock.elapsed()]
+    assert (await office.sweeper().sweep(lambda: turned_at.append(office.clock.elapsed()))).errors == []
+    assert max(later - earlier for earlier, later in pairwise(turned_at)) == TTL_S / 2

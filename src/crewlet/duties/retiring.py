@@ -5,10 +5,10 @@ and put right where somebody else was quicker. Unknown is never absent: a roster
 read ends the sweep before it has written anything.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 import structlog
 
@@ -25,6 +25,8 @@ from crewlet.ports.errors import CrewletError, Fenced, Unavailable
 from crewlet.ports.mail import Mail, Subscription
 from crewlet.seats.lease import SEAT, ClaimRefused, seat_resource
 from crewlet.seats.leases import LeaseStore
+
+T = TypeVar("T")
 
 Roster = Callable[[], Awaitable[frozenset[str] | None]]
 """The handles of the company's seats in the revision that the whole fleet has; None where there is no revision yet.
@@ -141,7 +143,9 @@ class MailboxSweep:
     async def _listed(self) -> Mapping[str, Sequence[Subscription]] | None:
         """The mailboxes that the broker holds, by handle; None when it does not say, and discovery waits."""
         try:
-            subscriptions = await self._mail.list_subscriptions(topics.ALL_MAILBOXES)
+            subscriptions = await self._asked(
+                self._mail.list_subscriptions(topics.ALL_MAILBOXES), "the list of mailboxes"
+            )
         except Unavailable as error:
             _log.warning("seat_mailbox_discovery_failed", error=str(error))
             return None
@@ -150,6 +154,17 @@ class MailboxSweep:
             if (handle := topics.seat_of(subscription)) is not None:
                 found.setdefault(handle, []).append(subscription)
         return found
+
+    async def _asked(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """Ask the broker for half a lease TTL at most: one that is silent for longer must not look like a stuck loop.
+
+        Raises:
+            Unavailable: it did not answer by then.
+        """
+        try:
+            return await self._tasks.within(work, self._leases.ttl_s / 2, self._clock.sleep, what)
+        except TimeoutError as error:
+            raise Unavailable(f"the broker did not answer in time: {what}") from error
 
     async def _act(self, decision: Verdict, handle: str, record: MailboxRecord | None, report: Report) -> None:
         match decision, record:
@@ -161,7 +176,7 @@ class MailboxSweep:
             case Verdict.DISCOVER, _:
                 await self._discover(handle, report)
             case Verdict.RESTORE, _:
-                if await self._mailboxes.restore(handle):
+                if await self._asked(self._mailboxes.restore(handle), f"making the mailbox of {handle}"):
                     _log.warning("seat_mailbox_restored", seat=handle)
                     report.restored.append(handle)
             case Verdict.STAMP, MailboxRecord():
@@ -200,7 +215,7 @@ class MailboxSweep:
             )
             report.returned.append(record.handle)
             if record.retiring_since is not None:
-                await self._mailboxes.restore(record.handle)
+                await self._asked(self._mailboxes.restore(record.handle), f"making the mailbox of {record.handle}")
 
     async def _retire(self, record: MailboxRecord, report: Report) -> None:
         """Retire under the seat's own lease: the one thing that every node which would attach asks for."""
@@ -269,7 +284,8 @@ class MailboxSweep:
         messages: dict[str, int] = {}
         for subscription in topics.mailbox(record.handle):
             part = subscription.topic.rpartition(".")[2]
-            backlog = await self._mail.waiting(subscription)
+            self._turned()
+            backlog = await self._asked(self._mail.waiting(subscription), f"counting the mail of {subscription.topic}")
             messages[part] = backlog.waiting + backlog.in_hand if backlog else record.messages.get(part, 0)
         return messages
 
