@@ -66,6 +66,33 @@ def test_status_fails_when_the_fleet_cannot_be_read_and_still_shows_the_node(nod
     assert "n1" in out and err == "crewlet: The lease store does not answer.\n"
 
 
+@pytest.mark.parametrize(
+    ("change", "fleet_problem", "condition", "sentence"),
+    [
+        ({"queue": "disconnected"}, None, "no broker", "no connection to its broker"),
+        ({"queue": "disconnected"}, Unavailable("nobody answers"), "no broker", "Nobody answers."),
+        ({"has_presence": False}, None, "not counted by the fleet", "cannot renew its presence"),
+        ({}, Unavailable("nobody answers"), "the store does not answer", "Nobody answers."),
+    ],
+)
+def test_status_is_not_ok_while_the_store_is_away(
+    node: Served,
+    capsys: Capture,
+    change: dict[str, Any],
+    fleet_problem: Exception | None,
+    condition: str,
+    sentence: str,
+) -> None:
+    node.node.change(**change)
+    node.node.fleet_problem = fleet_problem
+    assert main(["status"]) == 1
+    out, err = capsys.readouterr()
+    assert ["status", condition] in [line.split(maxsplit=1) for line in out.splitlines()]
+    assert sentence in err and err.count("\n") == 1
+    assert main(["status", "-o", "json"]) == 1
+    assert sentence in json.loads(capsys.readouterr().out)["problem"]
+
+
 def test_lists_are_aligned_and_label_scripts(node: Served, capsys: Capture) -> None:
     assert main(["seat", "list"]) == 0
     header, writer, far = capsys.readouterr().out.splitlines()

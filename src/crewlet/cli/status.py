@@ -1,6 +1,7 @@
 """`crewlet status`: one node and its fleet at a glance."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import typer
 
@@ -20,15 +21,14 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
         fleet, problem = client.get("/query/fleet"), ""
     except NodeRefused as refusal:
         fleet, problem = None, str(refusal)
+    problem = problem or _problem(health)
     if output is Output.json:
-        print_json({"health": health, "fleet": fleet})
+        print_json({"health": health, "fleet": fleet, **({"problem": problem} if problem else {})})
     else:
         print_facts(
             {
                 "node": health["node"],
-                "status": health["status"]
-                if health["has_presence"]
-                else f"{health['status']}, not counted by the fleet",
+                "status": _condition(health, problem),
                 "broker": health["queue"],
                 "url": client.url,
                 "version": health["version"],
@@ -60,10 +60,32 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
                     "roles unmanned": ", ".join(fleet["unmanned_roles"]),
                 }
             )
-    if not problem and health["status"] == "ok" and not health["has_presence"]:
-        problem = "This node cannot renew its presence, so what it shows of the fleet may be old; look at its broker."
     if problem:
         raise typer.Exit(tell(problem, FAILED))
+
+
+def _problem(health: Mapping[str, Any]) -> str:
+    """What is wrong with a node that runs, in a sentence; "" where nothing is."""
+    if health["status"] != "ok":
+        return ""
+    if health["queue"] != "connected":
+        return (
+            "This node has no connection to its broker: mail waits, and what it shows may be old; look at the broker."
+        )
+    if not health["has_presence"]:
+        return "This node cannot renew its presence, so what it shows of the fleet may be old; look at its broker."
+    return ""
+
+
+def _condition(health: Mapping[str, Any], problem: str) -> str:
+    """The node's state on one line: `ok` only where the store it works with answers."""
+    if health["status"] != "ok":
+        return str(health["status"])
+    if health["queue"] != "connected":
+        return "no broker"
+    if not health["has_presence"]:
+        return "not counted by the fleet"
+    return "the store does not answer" if problem else "ok"
 
 
 def _ages(seconds: Mapping[str, float] | None) -> str:

@@ -337,16 +337,20 @@ class Connection:
 
 
 def unanswered(error: Exception, subject: str, timeout_s: float) -> Unavailable:
-    """What the client library's failure of a request says of it: `NotTaken` where it had no effect for certain."""
+    """What the client library's failure of a request says of it: `NotTaken` where it had no effect for certain.
+
+    These sentences reach people, in whatever they asked for; what the broker was asked is in the log at `debug`.
+    """
+    _log.debug("broker_request_unanswered", subject=subject, timeout_s=timeout_s, error=repr(error))
     match error:
         case errors.NoRespondersError():
-            return NobodyThere(f"nothing answers on {subject}")
+            return NobodyThere("the broker's store does not answer now: it is starting, electing a leader, or off")
         case errors.ConnectionReconnectingError():
-            return Unavailable(f"the connection broke before {subject} was answered")
+            return Unavailable("the connection to the broker broke before it answered")
         case TimeoutError():
-            return Unavailable(f"no answer on {subject} within {timeout_s:g} s")
+            return Unavailable(f"the broker did not answer within {timeout_s:g} s")
         case _:
-            return Unavailable(f"no answer on {subject}: {error!r}")
+            return Unavailable(f"the broker could not be asked: {error!r}")
 
 
 def decode(data: bytes, kind: type[A]) -> A:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.translate import ApiError
+from crewlet.adapters.nats.translate import ApiError, cannot_answer
 from crewlet.ports.errors import NotLive, Unavailable
 from crewlet.ports.mail import StoreFull
 
@@ -56,7 +56,7 @@ async def ask(
             raise
         except Unavailable as error:
             if clock.elapsed() + RETRY_PAUSE_S >= ends:
-                raise Unavailable(f"the broker did not answer {subject}: {error}") from error
+                raise Unavailable(str(error)) from error
         await clock.sleep(RETRY_PAUSE_S)
 
 
@@ -79,5 +79,5 @@ def parse(data: bytes) -> Reply:
     if int(fault.get("err_code", 0)) in NO_ROOM:
         raise StoreFull(f"the broker has no room left to store anything: {description}")
     if code == 408 or code >= 500:
-        raise Unavailable(f"the broker answered: {description}")
+        raise cannot_answer(int(fault.get("err_code", 0)), description)
     raise ApiError(code, int(fault.get("err_code", 0)), description)

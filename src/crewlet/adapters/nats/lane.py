@@ -99,7 +99,7 @@ class Lane:
                 self._leave()
             raise
         if not has_turn:
-            raise NotTaken(f"{subject}: no turn within {wait_s:g} s")
+            raise NotTaken(f"too much is asked of the broker at once: no turn within {wait_s:g} s")
 
     def _leave(self) -> None:
         while self._waiting:

@@ -66,7 +66,7 @@ class Places:
                 self.remember(topic, message_id, found.seq)
                 return _kept(found)
             if self._connection.clock.elapsed() >= ends:
-                raise Unavailable(f"too much waits on {topic} to be looked through")
+                raise Unavailable("too much waits there to be looked through")
             place = found.seq + 1
         return None
 

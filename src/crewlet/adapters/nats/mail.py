@@ -116,7 +116,7 @@ class NatsMail:
         if len(data) > ceiling:
             raise MessageTooLarge(f"{len(data)} bytes are over the broker's ceiling for mail, {ceiling}")
         if stream.keeps_interest and not await self._consumers.is_covered(topic):
-            raise NoMailbox(f"no subscription keeps what is published to {topic}")
+            raise NoMailbox(f"there is no mailbox at {topic}: what is sent there would be lost")
         # The broker's dedupe spans the whole stream; one id to two seats is two messages.
         published = await publish_raw(
             self._connection,

@@ -60,11 +60,11 @@ async def publish_raw(
             if error.err_code not in _UNDECIDED:
                 raise MailRefused(str(error)) from error
             if connection.clock.elapsed() + RETRY_PAUSE_S >= ends:
-                raise Unavailable(f"the broker has not decided on the message on {topic}: {error}") from error
+                raise Unavailable(f"the broker has not decided on the message yet: {error}") from error
         except Unavailable as error:
             if connection.clock.elapsed() + RETRY_PAUSE_S >= ends:
                 why = await _why(connection, topic) if message_id is not None else ""
-                raise Unavailable(f"the broker did not confirm the message on {topic}: {error}{why}") from error
+                raise Unavailable(f"the broker did not confirm the message: {error}{why}") from error
         is_first = False
         await connection.clock.sleep(RETRY_PAUSE_S)
 

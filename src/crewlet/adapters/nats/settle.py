@@ -147,7 +147,7 @@ class _Settling:
             else:
                 reason = "no time was left to ask"
             if self._left_s() <= 0:
-                return Unknown(f"{self._write.subject}: {reason}")
+                return Unknown(reason)
             step = await self._again()
 
     def _left_s(self) -> float:
@@ -238,4 +238,4 @@ def message_in(data: bytes, stream: str) -> StoredMessage | None:
         return answer.message
     if answer.error.err_code == NO_MESSAGE:
         return None
-    raise Unavailable(f"{stream}: {answer.error.as_error()}")
+    raise Unavailable(f"the broker could not read its store: {answer.error.as_error()}")

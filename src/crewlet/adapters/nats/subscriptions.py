@@ -80,7 +80,7 @@ class Consumers:
                 return Ensured(is_new=True, ack_window_s=self.ack_window_s)
             found = await self.info(subscription)
         if found is None:
-            raise Unavailable(f"the subscription {subscription} is being deleted")
+            raise Unavailable(f"the mailbox part {subscription.topic} is being deleted")
         await self._mend(stream, subscription, found["config"])
         return Ensured(
             is_new=False,

@@ -17,6 +17,7 @@ UNDECIDED_SEQUENCE = 10164
 ID_IN_PROCESS = 10158
 """A message of this id is still in process: nobody can say yet."""
 
+NO_LEADER = 10008
 NO_MESSAGE = 10037
 STREAM_NOT_FOUND = 10059
 STREAM_NAME_IN_USE = 10058
@@ -63,8 +64,15 @@ class Fault(msgspec.Struct, frozen=True):
         """A definite refusal, or a server that cannot answer now."""
         # The server calls this one its own fault, but waiting does not mend it.
         if self.code >= 500 and self.err_code != REPLICAS_NEED_A_CLUSTER:
-            return Unavailable(f"the broker answered: {self.description} ({self.err_code})")
+            return cannot_answer(self.err_code, self.description)
         return ApiError(self.code, self.err_code, self.description)
+
+
+def cannot_answer(err_code: int, description: str) -> Unavailable:
+    """A server's word that it cannot answer now, in people's words."""
+    if err_code == NO_LEADER:
+        return Unavailable("the broker's store has no leader now, or too few members for one")
+    return Unavailable(f"the broker cannot answer now: {description} ({err_code})")
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -158,7 +158,7 @@ class TwinBroker:
         mailbox = topics.mailbox_at(topic)
         is_kept = bool(covering) if mailbox is None else mailbox in self._durables
         if prefix in INTEREST_PREFIXES and not is_kept:
-            raise NoMailbox(f"no subscription keeps what is published to {topic}")
+            raise NoMailbox(f"there is no mailbox at {topic}: what is sent there would be lost")
         now = self.clock.elapsed()
         while self._seen and now - next(iter(self._seen.values()))[1] >= DEDUPE_WINDOW_S:
             del self._seen[next(iter(self._seen))]
