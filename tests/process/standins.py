@@ -74,17 +74,24 @@ def eventually(holds: Callable[[], object], what: str, timeout_s: float = 30.0) 
 
 @dataclass
 class Up:
-    """One parent under test, told apart from everything else by a mark in its environment."""
+    """One parent under test, told apart from everything else by a mark in its environment.
+
+    Attributes:
+        run: the Python that it runs, and `prefix` what comes before the interpreter on its command line.
+    """
 
     here: Path
     plan: UpPlan
+    run: str = RUN
+    prefix: tuple[str, ...] = ()
     mark: str = field(default_factory=lambda: uuid4().hex)
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
         env = {**os.environ, MARK: self.mark, "HERE": str(self.here)}
         with self.log.open("ab") as log:
-            self.process = spawn([sys.executable, "-c", RUN, self.plan.to_json()], env=env, stdout=log, stderr=log)
+            argv = [*self.prefix, sys.executable, "-c", self.run, self.plan.to_json()]
+            self.process = spawn(argv, env=env, stdout=log, stderr=log)
 
     @property
     def log(self) -> Path:

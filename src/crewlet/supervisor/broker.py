@@ -178,6 +178,11 @@ class Broker:
         return f"http://127.0.0.1:{self._ports.monitor}"
 
     @property
+    def monitor_port(self) -> int | None:
+        """Of the same pages of the newest server; None before it listens."""
+        return self._ports.monitor if self._listens() and self._ports is not None else None
+
+    @property
     def log_path(self) -> Path:
         return self.home / "nats-server.log"
 

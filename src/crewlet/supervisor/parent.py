@@ -27,6 +27,7 @@ from crewlet.supervisor.page import boottime
 from crewlet.supervisor.plan import PLAN_ENV, UpPlan
 from crewlet.supervisor.proof import Left, Proof, reap_orphans
 from crewlet.supervisor.spawn import become_subreaper, spawn
+from crewlet.supervisor.storewatch import StoreWatch
 from crewlet.supervisor.wake import SignalWaiter
 
 BROKER_URL_ENV = "CREWLET_BROKER_URL"
@@ -114,6 +115,7 @@ class _Parent:
         self._broker_since = 0.0
         self._broker_due: float | None = None
         self._broker_backoff = Backoff()
+        self._store = StoreWatch(say)
         self._node: NodeProcess | None = None
         self._node_due: float | None = None
         self._node_backoff = Backoff()
@@ -200,7 +202,9 @@ class _Parent:
         if self._broker_due is None:
             code = broker.exit_code()
             if code is None:
+                self._store.turn(broker)
                 return
+            self._store.forget()
             pause_s = self._broker_backoff.after(boottime() - self._broker_since)
             self._broker_due = boottime() + pause_s
             say(f"broker {broker.plan.name} ended with {_how(code)}; starting it again in {pause_s:g} s.")
