@@ -7,6 +7,7 @@ import pytest
 import structlog
 from host_rig import Rig, rig, seats_of
 
+from crewlet.seats.lease import Lease
 from crewlet.testing.virtual import in_virtual_time, settle, until
 
 TTL_S = 30.0
@@ -242,4 +243,42 @@ async def test_a_node_that_shed_its_seats_is_announced_again_as_soon_as_it_resum
     await r.host.resume()
     assert r.fleet.live("node:a") is not None
     await until(lambda: sorted(r.host.held()) == ["ann", "bob"], within_s=6)
+    await r.host.stop()
+
+
+@in_virtual_time
+async def test_a_second_process_with_a_live_nodes_id_says_so_once_and_then_now_and_then() -> None:
+    r = rig()
+    other = Lease("node:a", "a:other", 1, r.clock.now(), r.clock.now())
+    r.fleet.write(other, 30.0)
+
+    async def live() -> None:
+        while True:
+            await r.clock.sleep(10)
+            r.fleet.write(other, 30.0)
+
+    living = asyncio.create_task(live())
+    with structlog.testing.capture_logs() as logs:
+        await r.host.start()
+        await r.clock.sleep(900)
+    told = [line for line in logs if line["event"] in ("node_presence_refused", "node_id_taken")]
+    assert [line["event"] for line in told] == ["node_presence_refused", *["node_id_taken"] * 3]
+    assert {line["holder"] for line in told} == {"a:other"}
+    assert "another live process (a:other) has the node id 'a'" in told[1]["reason"]
+    assert r.host.id_rival() == "a:other" and not r.host.presence_held()
+    living.cancel()
+    await until(r.host.presence_held, within_s=60)
+    assert r.host.id_rival() is None
+    await r.host.stop()
+
+
+@in_virtual_time
+async def test_a_former_run_whose_presence_lapses_is_no_second_process() -> None:
+    r = rig()
+    r.fleet.write(Lease("node:a", "a:before", 1, r.clock.now(), r.clock.now()), 30.0)
+    with structlog.testing.capture_logs() as logs:
+        await r.host.start()
+        await until(r.host.presence_held, within_s=60)
+    events = [line["event"] for line in logs]
+    assert events.count("node_presence_refused") == 1 and "node_id_taken" not in events
     await r.host.stop()

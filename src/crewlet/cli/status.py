@@ -72,6 +72,11 @@ def _problem(health: Mapping[str, Any]) -> str:
         return (
             "This node has no connection to its broker: mail waits, and what it shows may be old; look at the broker."
         )
+    if rival := health.get("id_held_by"):
+        return (
+            f"Another process ({clean(rival)}) has this node's id, so that this one takes no seats: a former run of it "
+            "goes by itself within a lease TTL; otherwise stop one of the two, or set another `node.id`."
+        )
     if not health["has_presence"]:
         return "This node cannot renew its presence, so what it shows of the fleet may be old; look at its broker."
     return ""
@@ -83,6 +88,8 @@ def _condition(health: Mapping[str, Any], problem: str) -> str:
         return str(health["status"])
     if health["queue"] != "connected":
         return "no broker"
+    if health.get("id_held_by"):
+        return "its id is another's"
     if not health["has_presence"]:
         return "not counted by the fleet"
     return "the store does not answer" if problem else "ok"

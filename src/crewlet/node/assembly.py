@@ -337,6 +337,7 @@ class Node:
             shutting_down=self._is_draining,
             seats=tuple(sorted(self.host.held())),
             has_presence=self.host.presence_held(),
+            id_held_by=self.host.id_rival(),
             lease_ttl_s=self.leases.ttl_s,
             unproven_seconds=dict(self.host.unproven_seconds()) or None,
             nodes=self.host.live_nodes,

@@ -24,6 +24,8 @@ class HealthSnapshot:
         nodes: live nodes at the last roster that could be read; None before the first.
         lease_ttl_s: the TTL in force.
         has_presence: whether the other nodes count this one.
+        id_held_by: another process that has this node's id and so keeps it out of the fleet; a former run of it is that
+            until its presence has lapsed. None without one.
         last_errors: by handle, why its last turn broke; None with none.
         dead_letters: mail that this process dead-lettered since its start; None with none.
         failed_burials: how often it failed to, and left the mail where it was; None with none.
@@ -43,6 +45,7 @@ class HealthSnapshot:
     seats: tuple[str, ...]
     lease_ttl_s: float
     has_presence: bool = True
+    id_held_by: str | None = None
     unproven_seconds: Mapping[str, float] | None = None
     nodes: int | None = None
     last_errors: Mapping[str, str] | None = None

@@ -275,6 +275,10 @@ class SeatHost:
         """Whether peers provably count this node."""
         return self._presence.is_held
 
+    def id_rival(self) -> str | None:
+        """The process that keeps this one out of the fleet under the same node id, or a former run of it."""
+        return self._presence.rival
+
     # The sweep is made last, of parts that ask it these.
 
     def _me(self) -> NodeRow:

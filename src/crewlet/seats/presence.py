@@ -15,6 +15,8 @@ from crewlet.seats.noderow import NodeRow, meta_from_row
 _log = structlog.get_logger()
 
 _RETRY_S = 1.0
+_TELL_EVERY_S = 300.0
+"""How often it is said that another process has this node's id."""
 
 StatusSource = Callable[[], Awaitable[Mapping[str, Any]]]
 
@@ -40,6 +42,13 @@ class Presence:
         self._is_given_up = False
         self._is_gone = False
         self._advertised: Mapping[str, Any] | None = None
+        self._rival = ""
+        self._rival_since = self._told_at = -math.inf
+
+    @property
+    def rival(self) -> str | None:
+        """The live process that has this node's id, while it keeps this one out; one that died is it for a TTL."""
+        return self._rival or None
 
     @property
     def is_held(self) -> bool:
@@ -131,7 +140,7 @@ class Presence:
         sent_at, meta = context.clock.elapsed(), self.meta()
         if self._epoch is not None:
             if await context.leases.renew(self._resource, context.config.owner, self._epoch, meta=meta):
-                self._sent_at, self._advertised = sent_at, meta
+                self._sent_at, self._advertised, self._rival = sent_at, meta, ""
                 return
             self._epoch = None
             sent_at = context.clock.elapsed()
@@ -139,10 +148,34 @@ class Presence:
             return
         claim = await context.leases.claim(self._resource, context.config.owner, meta=meta)
         if isinstance(claim, Granted):
-            self._epoch, self._sent_at, self._advertised = claim.lease.epoch, sent_at, meta
+            self._epoch, self._sent_at, self._advertised, self._rival = claim.lease.epoch, sent_at, meta, ""
         else:
-            # A predecessor under this id lets go within a TTL; a twin does not, and this node stays idle beside it.
-            _log.warning("node_presence_refused", node=context.config.node_id, holder=claim.holder)
+            self._tell_refused(claim.holder or "unknown")
+
+    def _tell_refused(self, holder: str) -> None:
+        """A predecessor under this id lets go within a TTL; a twin does not, and this node stays idle beside it."""
+        context = self._context
+        now, node_id = context.clock.elapsed(), context.config.node_id
+        if holder != self._rival:
+            self._rival, self._rival_since, self._told_at = holder, now, now
+            sentence = (
+                f"{holder} still has the presence of node {node_id}: a former run of it, which lapses within "
+                f"{context.ttl_s:g} s, or another live process under the same id"
+            )
+            _log.warning("node_presence_refused", node=node_id, holder=holder, reason=sentence)
+        elif now - self._rival_since > context.ttl_s and (
+            self._told_at == self._rival_since or now - self._told_at >= _TELL_EVERY_S
+        ):
+            self._told_at = now
+            _log.error("node_id_taken", node=node_id, holder=holder, reason=id_taken(node_id, holder))
+
+
+def id_taken(node_id: str, holder: str) -> str:
+    """What is wrong where two live processes have one node id, and what to do."""
+    return (
+        f"another live process ({holder}) has the node id {node_id!r}, so that this one takes no seats: stop one of "
+        "the two, or give this one another id (`node.id` in its settings)"
+    )
 
 
 async def _as_coroutine(status: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
