@@ -115,6 +115,26 @@ async def test_a_claim_that_is_lost_costs_nothing_of_the_allowance_and_many_end_
 
 
 @in_virtual_time
+async def test_claims_that_take_long_keep_to_the_shares_of_a_plan_that_was_made_meanwhile() -> None:
+    handles = ["s1", "s2", "s3", "s4"]
+    r = rig(seats_of(*handles), sweep_interval_s=5.0, ttl_s=600.0)
+    peer_row(r.fleet, "x", seats_held=4)
+    for handle in handles:
+        r.fleet.steal(handle, "x:1")
+    await r.host.start()
+    await asyncio.sleep(1.0)
+    for resource in list(r.fleet.leases):
+        if not resource.startswith("node:a"):
+            r.fleet.drop(resource)
+    r.leases.delays["claim"] = 3.0
+    r.host.hear_freed(told_by("x", *handles, standing="gone"))
+    peer_row(r.fleet, "y", seats_held=0)
+    await asyncio.sleep(14.0)
+    assert len(r.leases.claims()) == 2, "of four seats over two nodes"
+    await r.host.stop()
+
+
+@in_virtual_time
 async def test_seats_of_a_peer_that_withdraws_are_taken_at_once() -> None:
     r = rig(seats_of("a", "b"), sweep_interval_s=60.0)
     peer_row(r.fleet, "x", seats_held=1)

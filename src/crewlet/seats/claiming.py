@@ -37,11 +37,17 @@ class Won:
 
 
 class Claimer:
-    """Makes claims for passes and for seats heard to be free. Each sees what the other has under way."""
+    """Makes claims for passes and for seats heard to be free. Each sees what the other has under way.
 
-    def __init__(self, context: HostContext, handoff: Handoff) -> None:
+    Args:
+        newest: the newest plan of this node; None before the first. Claims that take long, over a slow line, keep to
+            the shares of a plan that was made meanwhile.
+    """
+
+    def __init__(self, context: HostContext, handoff: Handoff, newest: Callable[[], Plan | None]) -> None:
         self._context = context
         self._handoff = handoff
+        self._newest = newest
 
     def candidates(self, division: Plan, hinted: Sequence[str] = ()) -> list[str]:
         """The seats worth a claim now, best first: in groups with room, not here already, and not resting."""
@@ -53,7 +59,6 @@ class Claimer:
     async def claim(
         self,
         candidates: Sequence[str],
-        division: Plan,
         limit: int,
         *,
         early: EarlyClaims | None = None,
@@ -73,7 +78,7 @@ class Claimer:
         for handle in candidates:
             if len(takes) >= limit or lost == most_lost or not context.may_take:
                 break
-            if handle in context.claims or not self._has_room(division, handle):
+            if handle in context.claims or not self._has_room(handle):
                 continue
             if early is not None and not early.take():
                 break
@@ -117,9 +122,10 @@ class Claimer:
         running = context.tenures.running()
         return [*running, *(handle for handle in context.claims if handle not in running)]
 
-    def _has_room(self, division: Plan, handle: str) -> bool:
-        placement = division.placement_of(handle)
-        if placement is None:
+    def _has_room(self, handle: str) -> bool:
+        division = self._newest()
+        placement = division.placement_of(handle) if division is not None else None
+        if division is None or placement is None:
             return False
         return allotment.room(division, self._running(), self._context.tenures.stuck()).get(placement, 0) > 0
 

@@ -62,7 +62,7 @@ class FreedSeats:
         """
         context = self._context
         wanted = self._order(handles, division)
-        won = await self._claimer.claim(wanted, division, EARLY_CLAIMS, early=self._early, most_lost=MOST_LOST)
+        won = await self._claimer.claim(wanted, EARLY_CLAIMS, early=self._early, most_lost=MOST_LOST)
         if not won.takes:
             return ()
         await self._claimer.patiently([task for _, task in won.takes], context.ttl_s)

@@ -87,7 +87,7 @@ class Sweep:
         self._plan: Plan | None = None
         self._told_unplaceable: tuple[str, ...] = ()
         self._told_floor: int | None = None
-        self._claimer = Claimer(context, handoff)
+        self._claimer = Claimer(context, handoff, lambda: self._plan)
         self._early = EarlyClaims(context.clock, context.config.sweep_interval_s)
         self._freed = FreedSeats(context, self._claimer, presence, self._early)
         self.last: SweepRecord | None = None
@@ -233,7 +233,6 @@ class Sweep:
         hinted = [seat.handle for seat in division.eligible if seat_resource(seat.handle) in hints]
         won = await self._claimer.claim(
             await self._not_held(self._claimer.candidates(division, hinted)),
-            division,
             context.config.claims_per_sweep,
             early=self._early if is_early else None,
             on_step=self._beat.stamp,

@@ -125,7 +125,7 @@ def _count_kept(stack: ExitStack) -> None:
 @plant("one claim a pass")
 def _few_claims(stack: ExitStack) -> None:
     def claim(self: Claimer, *args: Any, **kwargs: Any) -> Any:
-        candidates, division, limit, *rest = args
-        return original(self, candidates, division, min(limit, 1), *rest, **kwargs)
+        candidates, limit, *rest = args
+        return original(self, candidates, min(limit, 1), *rest, **kwargs)
 
     original = put(stack, Claimer, "claim", claim)
