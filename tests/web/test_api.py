@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from stub_node import FLEET, Served
 
+from crewlet.node.limits import LINE_RULE, MESSAGE_ID_RULE
 from crewlet.node.status import MailOutcome
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, NoMailbox
@@ -160,25 +161,51 @@ def test_a_draining_node_takes_no_mail(api: Served) -> None:
     ("body", "detail"),
     [
         ("{", "The body is not valid JSON."),
-        ("[]", "body: "),
-        ("{}", "body: Field required."),
-        ('{"body": ""}', "body: "),
-        ('{"body": "x", "bdy": "y"}', "bdy: Extra inputs are not permitted."),
-        ('{"body": 3}', "body: "),
-        ('{"body": "\\ud800"}', "body: "),
-        ('{"body": "x", "subject": "two\\nlines"}', "subject: "),
+        ("[]", "body: it has to be a JSON object."),
+        ("{}", "body: it is missing."),
+        ('{"body": ""}', "body: it is empty."),
+        ('{"body": "x", "bdy": "y"}', "bdy: there is no such field."),
+        ('{"body": "x", "' + 500 * "y" + '": "y"}', 80 * "y" + ": there is no such field."),
+        ('{"body": 3}', "body: it has to be text."),
+        ('{"body": "\\ud800"}', "body: it has to be text that UTF-8 can hold."),
+        ('{"body": "x", "subject": "two\\nlines"}', f"subject: {LINE_RULE}."),
+        ('{"body": "x", "conversation": "a\\u0085b"}', f"conversation: {LINE_RULE}."),
+        ('{"body": "x", "chat_message": "a\\u2028b"}', f"chat_message: {LINE_RULE}."),
+        ('{"body": "x", "subject": "' + 201 * "x" + '"}', "subject: it has at most 200 characters."),
     ],
 )
 def test_a_body_that_cannot_be_used_is_told_by_its_field(api: Served, body: str, detail: str) -> None:
     answer = api.ask("POST", "/seats/writer/mail", body, {"Content-Type": "application/json"})
     assert (answer.status, answer.json["error"]) == (422, "invalid")
-    assert answer.json["detail"].startswith(detail)
+    assert answer.json["detail"] == detail
     assert not api.node.commands.sent
 
 
 @pytest.mark.parametrize("key", ["", "a b", "-a", "a" * 201, "a/b"])
 def test_a_key_that_cannot_be_an_id_is_refused(api: Served, key: str) -> None:
-    assert api.post("/seats/writer/mail", {"body": "x"}, {"Idempotency-Key": key}).status == 422
+    answer = api.post("/seats/writer/mail", {"body": "x"}, {"Idempotency-Key": key})
+    assert (answer.status, answer.json["detail"]) == (422, f"Idempotency-Key: {MESSAGE_ID_RULE}.")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("/seats/writer/pause", {"for_s": 0}, "for_s: it has to be more than 0.0."),
+        ("/seats/writer/pause", {"for_s": "soon"}, "for_s: it has to be a number."),
+        ("/seats/writer/pause", {"until": "soon"}, "until: write an instant with its zone, such as"),
+        ("/seats/writer/pause", {"until": "2030-01-31T18:00:00"}, "until: write an instant with its zone, such as"),
+        ("/seats/writer/pause", {"for_s": 1, "until": "2030-01-31T18:00:00Z"}, "body: give until or for_s, not both."),
+        ("/seats/writer/pause", {"reason": "a\nb"}, f"reason: {LINE_RULE}."),
+        ("/dlq/17-0a1b2c3d/replay", {"again": "perhaps"}, "again: it has to be true or false."),
+        (f"/seats/{64 * 'x'}/mail", {"body": "x"}, "handle: it has at most 63 characters."),
+    ],
+)
+def test_every_field_is_refused_with_its_name_and_its_rule(
+    api: Served, path: str, body: dict[str, Any], detail: str
+) -> None:
+    answer = api.post(path, body)
+    assert (answer.status, answer.json["error"]) == (422, "invalid")
+    assert answer.json["detail"].startswith(detail)
 
 
 def test_what_is_not_there_is_told_in_the_same_shape(api: Served) -> None:

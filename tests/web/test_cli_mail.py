@@ -247,3 +247,14 @@ def test_sending_under_the_id_of_a_dead_letter_fails_and_says_how_to_replay_it(n
     assert err == sentence and node.node.commands.sent == []
     assert main(["seat", "send", "writer", "hi", "--id", "order-2"]) == 0
     assert capsys.readouterr() == ("order-2\n", "")
+
+
+@pytest.mark.parametrize("option", ["--subject", "--conversation"])
+@pytest.mark.parametrize("text", ["two\nlines", "bell\x07", 201 * "x"])
+def test_a_line_that_is_none_is_refused_with_the_option_and_the_rule(
+    node: Served, capsys: Capture, option: str, text: str
+) -> None:
+    assert main(["seat", "send", "writer", "hi", option, text]) == 2
+    err = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert f"Invalid value for {option}: write one line of at most 200 characters" in err
+    assert node.node.commands.sent == []

@@ -13,11 +13,9 @@ import pytest
 from stub_node import HEALTH, Served, served
 
 from crewlet.cli import main
-from crewlet.node import limits
 from crewlet.node.settings import ApiSettings
 from crewlet.node.status import MailOutcome
 from crewlet.ports.errors import Unavailable
-from crewlet.web import shapes
 
 Capture = pytest.CaptureFixture[str]
 
@@ -238,10 +236,6 @@ def test_a_name_cannot_reach_another_route(node: Served, capsys: Capture, comman
     assert main([word.format(name) for word in command]) == 2
     assert "Error: Invalid value for " in capsys.readouterr().err
     assert not node.node.commands.sent
-
-
-def test_the_command_line_refuses_what_the_api_refuses() -> None:
-    assert (limits.MESSAGE_ID_PATTERN, limits.MAX_PAUSE_S) == (shapes.MESSAGE_ID_PATTERN, shapes.MAX_PAUSE_S)
 
 
 def test_a_send_is_repeated_under_its_id_while_the_node_cannot_take_it(

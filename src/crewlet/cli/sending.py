@@ -13,7 +13,14 @@ import typer
 
 from crewlet.cli.client import TIMEOUT_S, CommandFailed, NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.printing import clean
-from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES, MESSAGE_ID_PATTERN
+from crewlet.node.limits import (
+    LINE_PATTERN,
+    LINE_RULE,
+    MAX_LINE_CHARS,
+    MAX_MAIL_BYTES,
+    MESSAGE_ID_PATTERN,
+    MESSAGE_ID_RULE,
+)
 
 SEND_ATTEMPTS = 5
 STILL_WAITING_S = 30.0
@@ -41,13 +48,12 @@ def check_names(message_id: str | None, subject: str, conversation: str) -> None
     for value, name in ((subject, "--subject"), (conversation, "--conversation")):
         if not is_utf8(value):
             raise typer.BadParameter("this is not UTF-8 text", param_hint=name)
+        if len(value) > MAX_LINE_CHARS or not re.fullmatch(LINE_PATTERN, value):
+            raise typer.BadParameter(LINE_RULE, param_hint=name)
     if message_id is None:
         return
-    if not message_id or len(message_id) > MAX_ID_CHARS:
-        raise typer.BadParameter(f"an id has 1 to {MAX_ID_CHARS} characters", param_hint="--id")
     if not re.fullmatch(MESSAGE_ID_PATTERN, message_id):
-        sentence = "an id has ASCII letters, digits and ._:=@+-, and begins with a letter or digit"
-        raise typer.BadParameter(sentence, param_hint="--id")
+        raise typer.BadParameter(MESSAGE_ID_RULE, param_hint="--id")
 
 
 def is_utf8(text: str) -> bool:

@@ -1,6 +1,7 @@
 """Every refusal of the API in one shape: `{"error": word, "detail": sentence}`."""
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,6 +13,7 @@ from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.replays import ReplayUnsure
 from crewlet.node.historydesk import UnknownTurn
 from crewlet.node.letterdesk import UnknownLetter
+from crewlet.node.limits import LINE_PATTERN, LINE_RULE, MESSAGE_ID_PATTERN, MESSAGE_ID_RULE
 from crewlet.node.pausing import PauseLost, UnknownUnit
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, NoMailbox
@@ -111,9 +113,58 @@ def _sentence(error: Exception) -> str:
 
 
 def _first_fault(error: RequestValidationError) -> str:
-    """The first fault in a sentence, without repeating what was sent."""
+    """The first fault in a sentence that names the field and its rule, without repeating what was sent."""
     fault = error.errors()[0]
     if fault.get("type") == "json_invalid":
         return "The body is not valid JSON."
-    place = ".".join(str(part) for part in fault.get("loc", ())[1:]) or "body"
-    return f"{place}: {fault.get('msg', 'not usable')}."
+    place = ".".join(str(part) for part in fault.get("loc", ())[1:])
+    return f"{place[:_FIELD_CHARS] or 'body'}: {_rule(fault)}."
+
+
+def _rule(fault: Mapping[str, Any]) -> str:
+    """What the field that is at fault has to be."""
+    kind, limits = str(fault.get("type", "")), cast("Mapping[str, Any]", fault.get("ctx") or {})
+    match kind:
+        case "string_pattern_mismatch" if limits.get("pattern") in _PATTERNS:
+            return _PATTERNS[limits["pattern"]]
+        case "string_too_long":
+            return f"it has at most {limits.get('max_length')} characters"
+        case "string_too_short" if limits.get("min_length") == 1:
+            return "it is empty"
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            bound = next(iter(limits.values()), "")
+            return f"it has to be {_COMPARED[kind]} {bound}"
+        case "value_error":
+            return str(limits.get("error", "it cannot be used"))
+        case _ if kind.startswith(("datetime", "timezone")):
+            return "write an instant with its zone, such as 2030-01-31T18:00:00Z"
+        case _:
+            return _RULES.get(kind, "it cannot be used")
+
+
+_FIELD_CHARS = 80
+_PATTERNS = {LINE_PATTERN: LINE_RULE, MESSAGE_ID_PATTERN: MESSAGE_ID_RULE}
+_COMPARED = {
+    "greater_than": "more than",
+    "greater_than_equal": "at least",
+    "less_than": "less than",
+    "less_than_equal": "at most",
+}
+_RULES = {
+    "missing": "it is missing",
+    "extra_forbidden": "there is no such field",
+    "string_type": "it has to be text",
+    "string_unicode": "it has to be text that UTF-8 can hold",
+    "bool_type": "it has to be true or false",
+    "bool_parsing": "it has to be true or false",
+    "int_type": "it has to be a whole number",
+    "int_parsing": "it has to be a whole number",
+    "int_from_float": "it has to be a whole number",
+    "int_parsing_size": "it has to be a smaller number",
+    "float_type": "it has to be a number",
+    "float_parsing": "it has to be a number",
+    "finite_number": "it has to be a finite number",
+    "dict_type": "it has to be a JSON object",
+    "model_type": "it has to be a JSON object",
+    "model_attributes_type": "it has to be a JSON object",
+}

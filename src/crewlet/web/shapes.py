@@ -5,15 +5,12 @@ from typing import Annotated, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from crewlet.mail.pauses import Wish
+from crewlet.node.limits import LINE_PATTERN, MAX_LINE_CHARS, MAX_PAUSE_S
 from crewlet.node.status import SeatPause, SeatSnapshot
 from crewlet.node.turnstatus import BudgetSnapshot
 from crewlet.turns.budget import Caps
 
-MESSAGE_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:=@+-]{0,199}$"
-
-MAX_PAUSE_S = 10 * 366 * 24 * 3600.0
-
-OneLine = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\r\n\x00]*$")]
+OneLine = Annotated[str, StringConstraints(max_length=MAX_LINE_CHARS, pattern=LINE_PATTERN)]
 
 
 class ErrorBody(BaseModel):
