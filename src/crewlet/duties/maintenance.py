@@ -25,16 +25,25 @@ class Maintenance:
         sweep: of the mailboxes.
         channels: of the questions between seats; None where there are none.
         ageless: the shared buckets that keep their records for ever, markers of removed ones included.
+        every_s: from one tick to the next, 10 s or more.
     """
 
-    def __init__(self, sweep: MailboxSweep, ageless: Sequence[Cells], channels: ChannelSweep | None = None) -> None:
+    def __init__(
+        self,
+        sweep: MailboxSweep,
+        ageless: Sequence[Cells],
+        channels: ChannelSweep | None = None,
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._every_s = every_s
         self._sweep = sweep
         self._channels = channels
         self._ageless = ageless
 
     def duty(self) -> Duty:
         purpose = "retires the mailboxes of removed seats; closes idle questions; purges the markers of removed records"
-        return Duty("maintenance", purpose, EVERY_S, 3 * EVERY_S, self.tick)
+        return Duty("maintenance", purpose, self._every_s, 3 * self._every_s, self.tick)
 
     async def tick(self, turned: Turned) -> str:
         """Do all of it; what fails does not keep the rest.

@@ -14,6 +14,7 @@ import structlog
 
 from crewlet import __version__
 from crewlet.company.model import Company, Seat
+from crewlet.duties.maintenance import EVERY_S
 from crewlet.kit.beats import Beats
 from crewlet.kit.supervise import Tasks
 from crewlet.mail.channels import CHANNELS_BUCKET, Channels
@@ -122,6 +123,7 @@ class NodeConfig:
         handoff_wait_s: how long a hand-over other than a drain waits for the running turn.
         lease_protocol: what holding a lease means to this build.
         removed_seat_grace_s: how long the mail of a seat that left the company is kept.
+        maintenance_every_s: from one tick of the duty that sees to it to the next.
         variable: the value of a variable of this node by its name, for what the company document refers to.
     """
 
@@ -136,6 +138,7 @@ class NodeConfig:
     handoff_wait_s: float = 600.0
     lease_protocol: int = LEASE_PROTOCOL
     removed_seat_grace_s: float = GRACE_S
+    maintenance_every_s: float = EVERY_S
     variable: Callable[[str], str | None] = _no_variable
 
 
@@ -205,6 +208,7 @@ class Node:
             owner=config.owner,
             roles=config.roles,
             grace_s=config.removed_seat_grace_s,
+            maintenance_every_s=config.maintenance_every_s,
             company=self.company,
             lease_cells=ports.lease_cells,
             cells=ports.cells,

@@ -108,6 +108,7 @@ async def open_company_work(
     owner: str,
     roles: frozenset[str],
     grace_s: float,
+    maintenance_every_s: float,
     company: Callable[[], Company],
     lease_cells: CellStore,
     cells: CellStore,
@@ -124,6 +125,7 @@ async def open_company_work(
 
     Args:
         grace_s: how long a removed seat's mail is kept.
+        maintenance_every_s: from one tick of that duty to the next.
         channels: the bucket of the questions between seats.
         has_peers: whether another node may do a duty; if not, none is leased.
         beats: where the duties say that they turn.
@@ -155,7 +157,8 @@ async def open_company_work(
         epochs = await lease_cells.open(EPOCHS_BUCKET)
         ageless = [records, channels, epochs]
         duty_leases = DutyLeases(bucket, epochs, clock=clock, entropy=entropy)
-    every = [Maintenance(sweep, ageless, ChannelSweep(Channels(channels), outbox)).duty()]
+    answering = ChannelSweep(Channels(channels), outbox)
+    every = [Maintenance(sweep, ageless, answering, every_s=maintenance_every_s).duty()]
     duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock, beats=beats)
     desk = DutyDesk(duties, duty_leases, bucket, node_id=node_id, owner=owner)
     return CompanyWork(mailboxes, registry, retirements, roster, duties, desk)
