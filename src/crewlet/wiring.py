@@ -30,6 +30,7 @@ from crewlet.adapters.sqlite.database import Database
 from crewlet.adapters.sqlite.history import SqliteHistory
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.adapters.system.limits import refuse_few_files
 from crewlet.adapters.system.logs import configure_logs
 from crewlet.adapters.system.loopwatch import loop_watched
 from crewlet.company.model import Company
@@ -67,6 +68,7 @@ def run_node(settings: Settings, company: Company) -> int:
         ConfigRefused: the settings do not fit this machine or broker, or the company needs an extra that is missing.
     """
     configure_logs(level=settings.logging.level, form=settings.logging.format)
+    refuse_few_files()
     if "seats" in settings.node.roles:
         refuse_without_extra(company.seats)
     faulthandler.register(signal.SIGUSR2, all_threads=True)

@@ -16,6 +16,13 @@ from typing import Any
 
 from process_kit import PROGRAMS
 
+from crewlet.adapters.nats.connection import BrokerAddress, Connection
+from crewlet.adapters.nats.mail import NatsMail
+from crewlet.adapters.system.clock import SystemClock
+from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.company.document import load_company
+from crewlet.mail.envelope import Envelope
+from crewlet.mail.outbox import Outbox
 from crewlet.supervisor.broker import free_port
 
 BOUND_S = 60.0
@@ -216,3 +223,23 @@ def _run(owner: str, epoch: int, triggers: tuple[str, ...], lines: Sequence[Mapp
         last_at=lines[-1]["at"],
         is_ended=lines[-1]["phase"] == "end",
     )
+
+
+async def publish(url: str, company: Path, mails: list[tuple[str, str]]) -> None:
+    """Send mail from outside the fleet, one after the other."""
+    clock, entropy = SystemClock(), SystemEntropy()
+    connection = await Connection.open(BrokerAddress((url,)), clock=clock, startup_timeout_s=30)
+    try:
+        mail = NatsMail(connection, clock=clock, entropy=entropy, ack_window_s=1.0)
+        await mail.start()
+        read = load_company(company)
+        outbox = Outbox(mail, lambda: read, clock, "outside")
+        for handle, mail_id in mails:
+            await outbox.post(
+                Envelope(
+                    id=mail_id, type="external_notification", timestamp=outbox.timestamp(), source="program", to=handle
+                )
+            )
+        await mail.stop()
+    finally:
+        await connection.close()

@@ -4,15 +4,8 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from fleet_kit import NodeProcess, runs
+from fleet_kit import NodeProcess, publish, runs
 
-from crewlet.adapters.nats.connection import BrokerAddress, Connection
-from crewlet.adapters.nats.mail import NatsMail
-from crewlet.adapters.system.clock import SystemClock
-from crewlet.adapters.system.entropy import SystemEntropy
-from crewlet.company.document import load_company
-from crewlet.mail.envelope import Envelope
-from crewlet.mail.outbox import Outbox
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.faulty_link import FaultyLink, Frame
 
@@ -109,7 +102,7 @@ async def test_mail_sent_while_the_whole_fleet_is_down_is_run_in_order_and_once_
     fleet[1].end()
 
     ids = {handle: [f"{handle}-{number}" for number in range(4)] for handle in seats}
-    await publish(server, fleet[0].company, [(handle, mail) for handle in seats for mail in ids[handle][1:]])
+    await publish(server.url, fleet[0].company, [(handle, mail) for handle in seats for mail in ids[handle][1:]])
 
     fleet = [start(f"new-{side}", seats, {"side": side}) for side in seats]
     for node, handle in zip(fleet, seats, strict=True):
@@ -124,26 +117,6 @@ async def test_mail_sent_while_the_whole_fleet_is_down_is_run_in_order_and_once_
         assert [trigger for run in made for trigger in run.triggers] == [*mails, f"{handle}-after"]
         assert all(run.is_ended for run in made)
         assert [run.node for run in made] == [f"old-{handle}"] + [f"new-{handle}"] * (len(made) - 1)
-
-
-async def publish(server: Server, company: Path, mails: list[tuple[str, str]]) -> None:
-    """Send mail from outside the fleet, one after the other."""
-    clock, entropy = SystemClock(), SystemEntropy()
-    connection = await Connection.open(BrokerAddress((server.url,)), clock=clock, startup_timeout_s=30)
-    try:
-        mail = NatsMail(connection, clock=clock, entropy=entropy, ack_window_s=TTL_S)
-        await mail.start()
-        read = load_company(company)
-        outbox = Outbox(mail, lambda: read, clock, "outside")
-        for handle, mail_id in mails:
-            await outbox.post(
-                Envelope(
-                    id=mail_id, type="external_notification", timestamp=outbox.timestamp(), source="program", to=handle
-                )
-            )
-        await mail.stop()
-    finally:
-        await connection.close()
 
 
 async def _counts_two(node: NodeProcess) -> bool:
