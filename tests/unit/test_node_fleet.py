@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 from node_rig import TTL_S, Fleet
+from structlog.testing import capture_logs
 
+from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
+from crewlet.node.documents import TELL_AFTER_S
 from crewlet.testing.virtual import in_virtual_time
 
 
@@ -151,3 +154,27 @@ async def test_a_drain_pauses_deliveries_only_after_the_seats_are_released() -> 
     await fleet.stop("n1")
     assert held_at_pause == [()]
     assert fleet.finished("one")
+
+
+@in_virtual_time
+async def test_a_seat_that_only_the_old_document_names_is_warned_of_by_name_when_nobody_holds_it() -> None:
+    fleet = Fleet(("a", "b"))
+    old = await fleet.node("n1")
+    fleet.company = Company("acme", (Seat("a"), Seat("c")))
+    with capture_logs() as logs:
+        new = await fleet.node("n2")
+        await fleet.clock.sleep(TELL_AFTER_S - 10)
+        assert not [line for line in logs if line["event"] == "company_documents_differ"]
+        await fleet.clock.sleep(40)
+    snapshots = [await node.fleet() for node in (old, new)]
+    assert [each.other_documents for each in snapshots] == [("n2",), ("n1",)]
+    unheld = sorted({"a", "b", "c"} - {handle for node in (old, new) for handle in node.host.held()})
+    assert unheld and all(each.disputed == tuple(unheld) for each in snapshots)
+    told = [line for line in logs if line["event"] == "company_documents_differ"]
+    assert sorted(line["nodes"][0] for line in told) == ["n1", "n2"]
+    assert all(line["unheld"] == unheld for line in told)
+    await old.adopt(fleet.company)
+    await fleet.until(lambda: len(old.host.held()) + len(new.host.held()) == 2, "all seats are held")
+    await fleet.clock.sleep(TTL_S)
+    assert [(await node.fleet()).other_documents for node in (old, new)] == [(), ()]
+    await fleet.close()

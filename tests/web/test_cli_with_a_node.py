@@ -5,12 +5,13 @@ import io
 import json
 import os
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_node import HEALTH, Served, served
+from stub_node import FLEET, HEALTH, Served, served
 
 from crewlet.cli import main
 from crewlet.node.settings import ApiSettings
@@ -90,6 +91,18 @@ def test_status_is_not_ok_while_the_store_is_away(
     assert sentence in err and err.count("\n") == 1
     assert main(["status", "-o", "json"]) == 1
     assert sentence in json.loads(capsys.readouterr().out)["problem"]
+
+
+def test_status_warns_of_other_documents_and_names_the_seats_that_nobody_holds(node: Served, capsys: Capture) -> None:
+    node.node.fleet_snapshot = replace(FLEET, other_documents=("n2",), disputed=("far", "old"))
+    assert main(["status"]) == 0
+    out, err = capsys.readouterr()
+    assert ["held", "by", "nobody", "far,", "old"] in [line.split() for line in out.splitlines()]
+    assert err == (
+        "crewlet: The company's document names other seats on n2 than here: give every node the same one. "
+        "Held by nobody meanwhile: far, old.\n"
+    )
+    node.node.fleet_snapshot = FLEET
 
 
 def test_lists_are_aligned_and_label_scripts(node: Served, capsys: Capture) -> None:

@@ -57,9 +57,13 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
                     "unplaceable": ", ".join(
                         f"{each['handle']} ({each['placement']})" for each in fleet["unplaceable"]
                     ),
+                    "other documents": ", ".join(fleet.get("other_documents", ())),
+                    "held by nobody": ", ".join(fleet["disputed"]) if fleet.get("disputed") else None,
                     "roles unmanned": ", ".join(fleet["unmanned_roles"]),
                 }
             )
+    if fleet is not None and fleet.get("other_documents"):
+        tell(_differing(fleet), FAILED)
     if problem:
         raise typer.Exit(tell(problem, FAILED))
 
@@ -80,6 +84,14 @@ def _problem(health: Mapping[str, Any]) -> str:
     if not health["has_presence"]:
         return "This node cannot renew its presence, so what it shows of the fleet may be old; look at its broker."
     return ""
+
+
+def _differing(fleet: Mapping[str, Any]) -> str:
+    """That documents differ, and which seats nobody runs meanwhile."""
+    nodes = ", ".join(clean(node) for node in fleet["other_documents"])
+    unheld = ", ".join(clean(handle) for handle in fleet["disputed"])
+    sentence = f"The company's document names other seats on {nodes} than here: give every node the same one."
+    return f"{sentence} Held by nobody meanwhile: {unheld}." if unheld else sentence
 
 
 def _condition(health: Mapping[str, Any], problem: str) -> str:

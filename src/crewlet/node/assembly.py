@@ -27,6 +27,7 @@ from crewlet.mail.replays import REPLAYS_BUCKET, Replays
 from crewlet.mail.retirement import GRACE_S
 from crewlet.node.budgetdesk import BudgetDesk
 from crewlet.node.commands import Commands
+from crewlet.node.documents import DocumentWatch
 from crewlet.node.duties import CompanyWork, open_company_work
 from crewlet.node.fleet import FleetReader
 from crewlet.node.freednews import FreedNews
@@ -257,10 +258,19 @@ class Node:
             on_beat=ports.deadline.beat,
             status=work.roster.status,
             on_freed=self._freed_news.tell,
+            on_roster=DocumentWatch(work.roster, self.fleet, ports.clock, self._tasks).note,
         )
         pausing = Pausing(Pauses(paused), self._mail, self.company, ports.entropy)
         self.commands = self._make_commands(work, pausing)
-        self._fleet = FleetReader(self.leases, leases, self.company, config.node_id, pausing.in_force)
+        self._fleet = FleetReader(
+            self.leases,
+            leases,
+            self.company,
+            config.node_id,
+            pausing.in_force,
+            others=work.roster.others,
+            registry=work.registry,
+        )
 
     def company(self) -> Company:
         """The document in force."""

@@ -1,10 +1,11 @@
 """The fleet as its leases tell it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from crewlet.company.model import Company, Seat
+from crewlet.mail.registry import MailboxRegistry
 from crewlet.node.status import FleetSnapshot, NodeSnapshot, PauseSnapshot, SeatSnapshot, Unplaceable
 from crewlet.ports.cells import Cells
 from crewlet.ports.errors import Unavailable
@@ -27,7 +28,12 @@ class FleetReader:
         company: Callable[[], Company],
         node_id: str,
         pauses: Callable[[], Awaitable[Mapping[str, PauseSnapshot]]],
+        *,
+        others: Callable[[Sequence[Lease]], tuple[str, ...]],
+        registry: MailboxRegistry,
     ) -> None:
+        self._others = others
+        self._registry = registry
         self._pauses = pauses
         self._leases = leases
         self._bucket = bucket
@@ -46,6 +52,7 @@ class FleetReader:
         company, now = self._company(), mark.store_now
         rows = {lease.name: row_from_lease(lease) for lease in nodes}
         held = {lease.name: lease for lease in seats}
+        others = self._others(nodes)
         unplaceable = plan(list(rows.values()), company.seats, _SPECTATOR).unplaceable
         return FleetSnapshot(
             company=company.name,
@@ -59,7 +66,20 @@ class FleetReader:
             unplaceable=tuple(Unplaceable(seat.handle, str(seat.placement)) for seat in unplaceable),
             unmanned_roles=tuple(role for role in ROLES if not any(role in row.roles for row in rows.values())),
             pauses_known=pauses is not None,
+            other_documents=others,
+            disputed=await self._disputed(held) if others else (),
         )
+
+    async def _disputed(self, held: Collection[str]) -> tuple[str, ...]:
+        """The seats that some document names and nobody holds; read only while documents differ."""
+        named = {seat.handle for seat in self._company().seats}
+        try:
+            # A record that is not clean is of a seat that all documents had left before.
+            records = (await self._registry.list()).records
+            named |= {handle for handle, record in records.items() if record.is_clean}
+        except Unavailable:
+            pass  # the seats of this node's own document are told all the same
+        return tuple(sorted(named.difference(held)))
 
     async def _paused(self) -> Mapping[str, PauseSnapshot] | None:
         try:

@@ -160,7 +160,11 @@ class Unplaceable:
 class FleetSnapshot:
     """The fleet, read from the leases, so that every node answers alike.
 
-    `pauses_known` is false where nobody said which seats are paused.
+    Attributes:
+        pauses_known: false where nobody said which seats are paused.
+        other_documents: live nodes whose company document names other seats than this node's.
+        disputed: with such nodes, the seats that nobody holds: of this node's document, or of any other that made a
+            mailbox for them. Those that only a part of the fleet names may stay so until all have one document.
     """
 
     company: str
@@ -170,6 +174,8 @@ class FleetSnapshot:
     unplaceable: tuple[Unplaceable, ...] = ()
     unmanned_roles: tuple[str, ...] = ()
     pauses_known: bool = True
+    other_documents: tuple[str, ...] = ()
+    disputed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from crewlet.seats.drain import Drain
 from crewlet.seats.fence import SeatFence
 from crewlet.seats.handoff import Handoff
 from crewlet.seats.heartbeat import Heartbeat
+from crewlet.seats.lease import Lease
 from crewlet.seats.leases import LeaseStore
 from crewlet.seats.news import Freed as Freed
 from crewlet.seats.noderow import NodeRow
@@ -46,6 +47,10 @@ def _nothing() -> None:
     return None
 
 
+def _note_nobody(presences: Sequence[Lease]) -> None:
+    del presences
+
+
 def _tell_nobody(_: Freed) -> None:
     return None
 
@@ -64,6 +69,7 @@ class SeatHost:
         beats: where the loops say that they turn, for a watchdog; None where nobody watches.
         on_beat: called as the heartbeat turns.
         status: facts for the presence row, read at each heartbeat (see `Presence`).
+        on_roster: called with the live nodes' presences at each pass that could read them.
         on_freed: called with the news of seats just given back, for a broadcast; peers pass it to `hear_freed`.
     """
 
@@ -83,6 +89,7 @@ class SeatHost:
         beats: Beats | None = None,
         on_beat: Callable[[], None] = _nothing,
         on_freed: Callable[[Freed], None] = _tell_nobody,
+        on_roster: Callable[[Sequence[Lease]], None] = _note_nobody,
         status: StatusSource | None = None,
     ) -> None:
         beats = beats or Beats(clock.elapsed, math.inf)
@@ -97,6 +104,7 @@ class SeatHost:
             seats=seats,
             may_claim=may_claim,
             can_route=can_route,
+            on_roster=on_roster,
             beat=beats.of("sweep"),
         )
         self._heartbeat = Heartbeat(self._context, self._handoff, self._presence, beats, on_beat)

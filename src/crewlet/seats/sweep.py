@@ -14,7 +14,7 @@ from crewlet.seats.claiming import Claimer
 from crewlet.seats.context import HostContext
 from crewlet.seats.freed import FreedSeats
 from crewlet.seats.handoff import Handoff
-from crewlet.seats.lease import NODE, SEAT, seat_resource
+from crewlet.seats.lease import NODE, SEAT, Lease, seat_resource
 from crewlet.seats.news import Freed, rows_after
 from crewlet.seats.noderow import NodeRow, row_from_lease
 from crewlet.seats.pace import EarlyClaims
@@ -62,6 +62,7 @@ class Sweep:
         seats: the company's seats in force; may raise, and then nothing is concluded.
         may_claim: False while this node's copy of the company's records is behind.
         can_route: False while this node cannot serve its seats' calls at all.
+        on_roster: told of the live nodes' presences when they were read.
         beat: where a pass says that it gets on. It is not judged between passes, nor while seats come and go.
     """
 
@@ -74,6 +75,7 @@ class Sweep:
         seats: Callable[[], Sequence[Seat]],
         may_claim: Callable[[], bool],
         can_route: Callable[[], bool],
+        on_roster: Callable[[Sequence[Lease]], None],
         beat: Beat,
     ) -> None:
         self._context = context
@@ -82,6 +84,7 @@ class Sweep:
         self._seats = seats
         self._may_claim = may_claim
         self._can_route = can_route
+        self._on_roster = on_roster
         self._beat = beat
         self._rows: Sequence[NodeRow] | None = None
         self._plan: Plan | None = None
@@ -184,10 +187,15 @@ class Sweep:
 
     async def _read_roster(self) -> bool:
         try:
-            self._rows = [row_from_lease(lease) for lease in await self._context.leases.list_live(NODE)]
+            presences = await self._context.leases.list_live(NODE)
         except Unavailable as error:
             _log.warning("seat_roster_unreadable", error=str(error), known=self._rows is not None)
             return False
+        self._rows = [row_from_lease(lease) for lease in presences]
+        try:
+            self._on_roster(presences)
+        except Exception:  # noqa: BLE001 -- the node's code; the pass goes on
+            _log.exception("seat_roster_notice_broke")
         return True
 
     async def _give_back(self, division: Plan) -> None:
