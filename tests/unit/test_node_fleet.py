@@ -8,7 +8,9 @@ from structlog.testing import capture_logs
 
 from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
+from crewlet.mail.pauses import Wish
 from crewlet.node.documents import TELL_AFTER_S
+from crewlet.node.troubles import TroublesSnapshot, told
 from crewlet.testing.virtual import in_virtual_time
 
 
@@ -170,11 +172,44 @@ async def test_a_seat_that_only_the_old_document_names_is_warned_of_by_name_when
     assert [each.other_documents for each in snapshots] == [("n2",), ("n1",)]
     unheld = sorted({"a", "b", "c"} - {handle for node in (old, new) for handle in node.host.held()})
     assert unheld and all(each.disputed == tuple(unheld) for each in snapshots)
-    told = [line for line in logs if line["event"] == "company_documents_differ"]
-    assert sorted(line["nodes"][0] for line in told) == ["n1", "n2"]
-    assert all(line["unheld"] == unheld for line in told)
+    warned = [line for line in logs if line["event"] == "company_documents_differ"]
+    assert sorted(line["nodes"][0] for line in warned) == ["n1", "n2"]
+    assert all(line["unheld"] == unheld for line in warned)
     await old.adopt(fleet.company)
     await fleet.until(lambda: len(old.host.held()) + len(new.host.held()) == 2, "all seats are held")
     await fleet.clock.sleep(TTL_S)
     assert [(await node.fleet()).other_documents for node in (old, new)] == [(), ()]
     await fleet.close()
+
+
+@in_virtual_time
+async def test_every_node_says_what_is_the_matter_with_the_seats_of_all_nodes() -> None:
+    fleet = Fleet(("a", "b"))
+    one, two = await fleet.node("n1"), await fleet.node("n2")
+    await fleet.until(lambda: fleet.holder("a") and fleet.holder("b"), "both are held")
+    await fleet.until(lambda: fleet.holder("a") != fleet.holder("b"), "each node holds one")
+    await fleet.clock.sleep(TTL_S)
+    for node in (one, two):
+        assert await node.troubles() == TroublesSnapshot(("n1", "n2"))
+    fleet.poison.add("m")
+    await fleet.send("a", "m")
+    await fleet.until(lambda: fleet.runs, "its turn broke")
+    await one.commands.pausing.pause("b", Wish("p"))
+    await fleet.clock.sleep(0.5)
+    for node in (one, two):
+        shown = await node.troubles()
+        assert shown.answered == ("n1", "n2")
+        assert shown.troubles == {"a": "last error: m is poison", "b": "held back: seat_paused"}
+    await fleet.stop("n2")
+    assert (await one.troubles()).answered == ("n1",)
+    await fleet.close()
+
+
+def test_the_gravest_trouble_of_a_seat_comes_first() -> None:
+    found = told(
+        unproven_s={"a": 72.4}, held_back={"a": "draining", "b": "x"}, waiting={"b": "y"}, last_errors={"a": "z"}
+    )
+    assert found == {
+        "a": "its teardown is unproven for 72 s; held back: draining; last error: z",
+        "b": "held back: x; waiting: y",
+    }

@@ -41,6 +41,7 @@ from crewlet.node.status import (
     SentMail,
     Unplaceable,
 )
+from crewlet.node.troubles import TroublesSnapshot
 from crewlet.node.turnstatus import SeatTail, TurnDetail, TurnSnapshot
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.history import CallLine, DispatchLine, RoundLine
@@ -51,6 +52,7 @@ from crewlet.turns.budgets import BUDGETS_BUCKET, Budgets
 from crewlet.web.app import create_app
 from crewlet.web.server import Server, serve
 
+NO_TROUBLE = TroublesSnapshot(("n1",))
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HEALTH = HealthSnapshot("ok", "n1", "n1:ab", "0.1.0", STARTED, "connected", 1, False, ("writer",), 45.0)
 FLEET = FleetSnapshot(
@@ -271,6 +273,10 @@ class StubNode:
     snapshot: HealthSnapshot = HEALTH
     fleet_snapshot: FleetSnapshot = FLEET
     fleet_problem: Exception | None = None
+    told: TroublesSnapshot = NO_TROUBLE
+
+    async def troubles(self) -> TroublesSnapshot:
+        return self.told
 
     def health(self) -> HealthSnapshot:
         return self.snapshot
@@ -288,6 +294,7 @@ class StubNode:
     def reset(self) -> None:
         fresh = StubNode()
         self.snapshot, self.fleet_snapshot, self.fleet_problem = fresh.snapshot, fresh.fleet_snapshot, None
+        self.told = NO_TROUBLE
         self.commands.duties, self.commands.history = StubDuties(), StubHistory()
         self.commands.budgets = real_budgets()
         self.commands.inboxes, self.commands.letters = {}, StubLetters()

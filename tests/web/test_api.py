@@ -258,6 +258,7 @@ def test_the_description_names_every_route_and_its_refusals(api: Served) -> None
         "/seats/{handle}/turns",
         "/turns/{turn_id}",
         "/budgets",
+        "/query/troubles",
         "/budget",
         "/budget/reset",
         "/seats/{handle}/budget",

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_node import FLEET, HEALTH, Served, served
+from stub_node import FLEET, HEALTH, STARTED, Served, served
 
 from crewlet.cli import main
 from crewlet.node.settings import ApiSettings
-from crewlet.node.status import MailOutcome
+from crewlet.node.status import MailOutcome, SeatSnapshot
+from crewlet.node.troubles import TroublesSnapshot
 from crewlet.ports.errors import Unavailable
 
 Capture = pytest.CaptureFixture[str]
@@ -105,11 +106,30 @@ def test_status_warns_of_other_documents_and_names_the_seats_that_nobody_holds(n
     node.node.fleet_snapshot = FLEET
 
 
+def test_the_list_of_seats_says_what_is_the_matter_with_each(node: Served, capsys: Capture) -> None:
+    rows = (*FLEET.seats, SeatSnapshot("there", "", "llm", "anywhere", "n2", "n2:cd", 1, STARTED, 9.0))
+    rows = (*rows, SeatSnapshot("free", "", "llm", "anywhere"))
+    node.node.fleet_snapshot = replace(FLEET, seats=rows)
+    node.node.told = TroublesSnapshot(("n1",), {"writer": "held back: budget_window; last error: no\x1bmodel"})
+    assert main(["seat", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    column = [line[lines[0].index("held back") :] for line in lines]
+    assert column == [
+        "held back: budget_window; last error: no?model",
+        "no live node may run it (zone=us)",
+        "n2 did not say",
+        "no node holds it",
+    ]
+    assert main(["seat", "list", "-o", "json"]) == 0
+    assert [row["trouble"] for row in json.loads(capsys.readouterr().out)][2] == "n2 did not say"
+
+
 def test_lists_are_aligned_and_label_scripts(node: Served, capsys: Capture) -> None:
     assert main(["seat", "list"]) == 0
     header, writer, far = capsys.readouterr().out.splitlines()
-    assert header.split() == ["SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT", "PAUSED"]
-    assert writer.split() == ["writer", "Writes", "command", "n1", "7", "2026-01-02T03:04:05Z", "anywhere", "-"]
+    assert header.split() == ["SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT", "PAUSED", "TROUBLE"]
+    assert writer.split() == ["writer", "Writes", "command", "n1", "7", "2026-01-02T03:04:05Z", "anywhere", "-", "-"]
+    assert far.endswith("no live node may run it (zone=us)")
     assert "script" in far and "(no node may)" in far and far.index("script") == header.index("RUNNER")
     assert main(["node", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["n1", "1", "ingress,seats", "zone=eu", "42s", "live"]

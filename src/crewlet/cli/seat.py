@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from crewlet.cli import FAILED
-from crewlet.cli.client import NodeClient
+from crewlet.cli.client import CommandFailed, NodeClient
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.pauses import pause_seat, pause_words, resume_seat
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
@@ -30,14 +30,18 @@ def list_seats(
     config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output: OutputOption = Output.table
 ) -> None:
     """List the seats and who runs them."""
-    fleet = NodeClient.find(url, config).get("/query/fleet")
+    client = NodeClient.find(url, config)
+    fleet = client.get("/query/fleet")
     rows: list[dict[str, Any]] = fleet["seats"]
+    lonely = {each["handle"]: each["placement"] for each in fleet["unplaceable"]}
+    told = _troubles(client)
+    for row in rows:
+        row["trouble"] = _trouble(row, lonely, told)
     if output is Output.json:
         print_json(rows)
         return
-    lonely = {each["handle"] for each in fleet["unplaceable"]}
     print_table(
-        ("SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT", "PAUSED"),
+        ("SEAT", "TITLE", "RUNNER", "NODE", "EPOCH", "SINCE", "PLACEMENT", "PAUSED", "TROUBLE"),
         [
             (
                 row["handle"],
@@ -48,11 +52,32 @@ def list_seats(
                 row.get("acquired_at"),
                 row["placement"],
                 pause_words(row["pause"]) if row.get("pause") else None if fleet["pauses_known"] else "(not known)",
+                row["trouble"],
             )
             for row in rows
         ],
         empty="The company has no seats.",
     )
+
+
+def _troubles(client: NodeClient) -> dict[str, Any]:
+    """What the nodes say of their seats; nothing where nobody could be asked."""
+    try:
+        return client.get("/query/troubles")
+    except CommandFailed:
+        return {"answered": [], "troubles": {}}
+
+
+def _trouble(row: dict[str, Any], lonely: dict[str, str], told: dict[str, Any]) -> str:
+    """What is the matter with a seat, "" where nothing is known to be."""
+    handle, node = row["handle"], row.get("node")
+    if handle in lonely:
+        return f"no live node may run it ({lonely[handle]})"
+    if trouble := told["troubles"].get(handle):
+        return str(trouble)
+    if node is None:
+        return "no node holds it"
+    return "" if node in told["answered"] else f"{node} did not say"
 
 
 @app.command("send")

@@ -39,6 +39,7 @@ from crewlet.node.pausing import Pausing
 from crewlet.node.seat import SeatRuntime
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.node.toolservers import SeatTools
+from crewlet.node.troubles import Troubles, TroublesSnapshot, told
 from crewlet.ports.cells import BucketSpec, CellStore
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadline import Deadline
@@ -171,6 +172,8 @@ class Node:
         self._tasks = Tasks("node")
         self._freed_news = FreedNews(ports.signals)
         self._forget_news: Forget | None = None
+        self._troubles = Troubles(ports.signals, config.node_id, self._own_troubles)
+        self._forget_troubles: Forget | None = None
 
     async def open(self) -> None:
         """Open the stores and the mail; nothing is claimed yet, and questions can be answered from here on.
@@ -301,6 +304,7 @@ class Node:
         self._budget_gate.start()
         self._tasks.start_eternal(forget_in_time(self._ports.history, self._ports.clock), "history")
         self._forget_news = await self._freed_news.listen(self.host.hear_freed)
+        self._forget_troubles = await self._troubles.serve()
         await self.host.start()
         self._duties.start()
         self._is_started = True
@@ -325,8 +329,9 @@ class Node:
         self._is_closing = True
         await self._duties.stop()
         await self._tasks.stop()
-        if self._forget_news is not None:
-            await self._forget_news()
+        for forget in (self._forget_news, self._forget_troubles):
+            if forget is not None:
+                await forget()
         await self.host.stop()
         if self._has_claimed and self.seats.in_flight == 0:
             # Whatever lease could not be given back, nothing acts under it any more.
@@ -369,6 +374,18 @@ class Node:
             Unavailable: the lease store did not answer.
         """
         return await self._fleet.read()
+
+    async def troubles(self) -> TroublesSnapshot:
+        """What is the matter with seats, as the nodes that hold them say. Never raises for the world."""
+        return await self._troubles.of_fleet(self.host.live_nodes or 1)
+
+    def _own_troubles(self) -> Mapping[str, str]:
+        return told(
+            unproven_s=self.host.unproven_seconds(),
+            held_back=self.seats.held_back(),
+            waiting=self.seats.waiting(),
+            last_errors=self.seats.last_errors(),
+        )
 
     def _make_commands(self, work: CompanyWork, pausing: Pausing) -> Commands:
         ports, config = self._ports, self._config

@@ -5,6 +5,7 @@ from fastapi import FastAPI, Response
 from crewlet import __version__
 from crewlet.node.settings_model import ApiSettings
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
+from crewlet.node.troubles import TroublesSnapshot
 from crewlet.web import errors
 from crewlet.web.duties import add_duties
 from crewlet.web.errors import Refusal
@@ -82,6 +83,11 @@ def _add_queries(app: FastAPI, node: WebNode) -> None:
     async def fleet() -> FleetSnapshot:
         """Nodes and seats as the leases tell them: every node answers alike."""
         return await node.fleet()
+
+    @app.get("/query/troubles", tags=["query"])
+    async def troubles() -> TroublesSnapshot:
+        """What is the matter with seats, by handle, as the nodes that hold them say, which `answered` names."""
+        return await node.troubles()
 
     @app.get(
         "/query/seats/{handle}",

@@ -6,6 +6,7 @@ from crewlet.mail.pauses import Wish
 from crewlet.node.dutystatus import DutiesSnapshot, TickSnapshot
 from crewlet.node.mailstatus import DroppedLetter, LetterDetail, Letters, ReplayedLetter, SeatMail
 from crewlet.node.status import FleetSnapshot, HealthSnapshot, MailOutcome, SeatPause, SentMail
+from crewlet.node.troubles import TroublesSnapshot
 from crewlet.node.turnstatus import BudgetSnapshot, SeatTail, TurnDetail
 from crewlet.turns.budget import Caps
 
@@ -105,6 +106,10 @@ class WebNode(Protocol):
 
     def health(self) -> HealthSnapshot:
         """The node's own facts, from memory: never blocks, never fails."""
+        ...
+
+    async def troubles(self) -> TroublesSnapshot:
+        """What is the matter with seats, as the nodes that hold them say. Never fails."""
         ...
 
     async def fleet(self) -> FleetSnapshot:
