@@ -30,7 +30,7 @@ from crewlet.adapters.sqlite.database import Database
 from crewlet.adapters.sqlite.history import SqliteHistory
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
-from crewlet.adapters.system.limits import refuse_few_files
+from crewlet.adapters.system.limits import files_watched, refuse_few_files
 from crewlet.adapters.system.logs import configure_logs
 from crewlet.adapters.system.loopwatch import loop_watched
 from crewlet.company.model import Company
@@ -113,7 +113,7 @@ async def _main(settings: Settings, company: Company) -> int:
             return 0
         try:
             async with _served(node, settings):
-                with loop_watched(), _watchdog(node, notify, can_lapse=ports.leases_can_lapse):
+                with loop_watched(), files_watched(), _watchdog(node, notify, can_lapse=ports.leases_can_lapse):
                     if await _unless_stopped(node.start(), stopping):
                         notify.ready()
                         await stopping.wait()

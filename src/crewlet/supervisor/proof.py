@@ -82,7 +82,13 @@ def end_all(
     deadline = time.monotonic() + timeout_s
     while True:
         hunt.strike_children()
-        dying = hunt.strike_family()
+        try:
+            dying = hunt.strike_family()
+        except OSError:  # without a free descriptor, say: who could not look has no proof
+            if time.monotonic() >= deadline:
+                return Proof(False, (), reaped)
+            time.sleep(_PAUSE_S)
+            continue
         if dying is None:
             return Proof(True, (), reaped)
         waited_for = [child for child in dying if child.pid not in given_up]
@@ -190,10 +196,11 @@ class _Hunt:
 
 
 def _look(pid: int) -> _Process | None:
+    """None for a process that is not there any more. Raises OSError where that cannot be seen."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode(errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name may hold anything, brackets and spaces too; what follows its last bracket is regular.
     head, _, tail = text.rpartition(")")
@@ -203,6 +210,11 @@ def _look(pid: int) -> _Process | None:
 
 def _kill(process: _Process) -> None:
     """Kill that very process, and never another that got its number since."""
+    with suppress(OSError):
+        _kill_pinned(process)
+
+
+def _kill_pinned(process: _Process) -> None:
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:

@@ -69,7 +69,11 @@ class LocalPrograms(Programs):
             raise Misuse("programs are started from the main thread: they end with the thread that started them")
         if not spec.argv:
             raise Misuse("a program needs at least its own name")
-        mark, earlier = tree.new_mark(), tree.children_now()
+        mark = tree.new_mark()
+        try:
+            earlier = tree.children_now()
+        except OSError as error:
+            raise ProgramNotStarted(_why_not(spec, error)) from error
         if self._marks is not None:
             self._marks.add(mark)
         process = _start(spec, mark)
@@ -77,7 +81,13 @@ class LocalPrograms(Programs):
         def forget(pid: int) -> None:
             self._forget(pid, mark)
 
-        program = LocalProgram(process, spec, tree.tree_of(process.pid, mark, earlier), self._proof_s, forget)
+        try:
+            program = LocalProgram(process, spec, tree.tree_of(process.pid, mark, earlier), self._proof_s, forget)
+        except OSError as error:
+            # It is its group's leader, and has had no time for anything else.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise ProgramNotStarted(_why_not(spec, error)) from error
         self._running[process.pid] = program
         if self._reaping is None:
             self._reap_later()
@@ -118,7 +128,10 @@ class LocalPrograms(Programs):
         self._reaping = asyncio.get_running_loop().call_later(_REAP_EVERY_S, self._reap)
 
     def _reap(self) -> None:
-        dead = tree.dead_children()
+        try:
+            dead = tree.dead_children()
+        except OSError:
+            dead = ()  # seen the next time
         for program in self._running.values():
             program.reap_orphans(dead)
         self._reap_later()
@@ -176,13 +189,13 @@ class LocalProgram(Program):
             if grace_s > 0 and not self._exit.code.done():
                 await self._ask_to_end(grace_s)
         except asyncio.CancelledError:
-            self._tree.strike()
+            self._strike()
             raise
         started = time.monotonic()
         pause = 0.001
         # Another call may finish the job during any wait of this one; its proof is as good as ours.
         while not self._is_ended:
-            left = self._tree.strike()
+            left = self._strike()
             if not left and self._exit.has_ended():
                 self._bury()
                 return
@@ -192,6 +205,12 @@ class LocalProgram(Program):
                 raise ProgramUnproven(f"still there after {self._proof_s:g} s: {pids}")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.05)
+
+    def _strike(self) -> frozenset[int]:
+        try:
+            return self._tree.strike()
+        except OSError:
+            return frozenset((self.pid,))  # who could not look has no proof
 
     async def _ask_to_end(self, grace_s: float) -> None:
         self._exit.send(signal.SIGTERM)

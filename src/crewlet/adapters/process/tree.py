@@ -50,6 +50,9 @@ class Tree(Protocol):
         Returns:
             The process ids that were seen. Empty is proof: no process of the program is running. The program's own
             process is left to its owner to reap, and is not counted once it is dead.
+
+        Raises:
+            OSError: it cannot be seen what is running, as without a free descriptor. That proves nothing.
         """
         ...
 
@@ -280,7 +283,7 @@ def _kill(process: _Process) -> None:
     """Kill exactly this process: the id is pinned before it is compared, so a newcomer under the same id is spared."""
     try:
         handle = os.pidfd_open(process.pid)
-    except OSError:
+    except ProcessLookupError:
         return
     try:
         now = _read(process.pid)
@@ -300,13 +303,14 @@ def _process_ids() -> list[int]:
 
 
 def _read(pid: int) -> _Process | None:
+    """None for a process that is not there any more. Raises OSError where that cannot be seen."""
     try:
         handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     try:
         text = os.read(handle, 1024)
-    except OSError:
+    except ProcessLookupError:
         return None
     finally:
         os.close(handle)
