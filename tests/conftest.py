@@ -1,6 +1,7 @@
 """What every test gets."""
 
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+@pytest.fixture
+def warnings_only() -> Generator[None]:
+    """Log no more than warnings: hours of virtual time would write a lot."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    yield
+    structlog.configure(**before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
