@@ -354,6 +354,8 @@ class Watcher(AsyncIterator[WatchEvent]):
                 try:
                     await self._fill(is_reset=True)
                 except Unavailable:
+                    # It may have begun at the broker, unheard.
+                    self._is_broken = True
                     await asyncio.sleep(0.5)
                 continue
             self._arrived.clear()
