@@ -1,10 +1,11 @@
 """A seat's program that leaves evidence of each run: lines, each a single write, in a file that all nodes share.
 
-It works for as long as the file `{seat}.hold` is beside them.
+It works for as long as the file `{seat}.hold` is beside them. Mail under the id `poison` has it kill its node.
 """
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -21,6 +22,8 @@ def note(phase: str) -> None:
 
 
 note("begin")
+if "poison" in start["triggers"]:
+    os.kill(os.getppid(), signal.SIGKILL)
 while os.path.exists(f"{place}.hold"):
     time.sleep(0.05)
     note("tick")
