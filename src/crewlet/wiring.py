@@ -37,6 +37,7 @@ from crewlet.company.model import Company
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.node.assembly import Node, NodeConfig, Ports
 from crewlet.node.settings import Settings
+from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.history import History
@@ -194,6 +195,9 @@ async def _ports(
         mails.append(mail)
         return mail
 
+    async def give_back_left(journal: DeliveryJournal) -> int:
+        return sum([await mail.give_back_left(journal) for mail in mails])
+
     async def close_mail() -> None:
         for mail in mails:
             await mail.stop()
@@ -216,6 +220,7 @@ async def _ports(
             deadline=deadline,
             leases_can_lapse=not is_local,
             history=history,
+            give_back_left=give_back_left if is_local else None,
         )
     finally:
         await signals.stop()

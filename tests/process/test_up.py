@@ -113,6 +113,37 @@ def test_mail_in_the_hands_of_a_killed_node_is_worked_by_the_next(up: Up) -> Non
     assert "ended with signal 9; starting it again" in up.said()
 
 
+def test_mail_in_hand_is_worked_at_once_after_everything_was_killed(folder: Path) -> None:
+    """Node, broker and parent, as at a power cut. With this TTL the mail would be dark for ten minutes."""
+    settings = folder / "crewlet.yaml"
+    settings.write_text(settings.read_text().replace("lease_ttl_seconds: 45", "lease_ttl_seconds: 600"))
+    company = folder / "company.yaml"
+    company.write_text(company.read_text().replace("sleep: 0.2", "sleep: 5"))
+    first = Up(folder)
+    family: list[psutil.Process] = []
+    try:
+        first.until_ready()
+        family = first.family()
+        message_id = crewlet(folder, "seat", "send", "greeter", "hi").stdout.strip()
+        first.until(lambda: first.health()["in_flight"], "its turn runs")
+    finally:
+        first.process.kill()
+        first.process.wait()
+        assert psutil.wait_procs(family, timeout=15)[1] == []
+    second = Up(folder)
+    try:
+        second.until_ready()
+        again = crewlet(
+            folder, "seat", "send", "greeter", "x", "--id", message_id, "--wait", "--timeout", "80", timeout_s=100
+        )
+        assert again.returncode == 0, again
+        assert "left_mail_given_back" in second.said()
+        assert second.stop() == 0
+    finally:
+        second.process.kill()
+        second.process.wait()
+
+
 def test_epochs_grow_over_a_restart_of_a_node_that_keeps_its_leases_to_itself(folder: Path) -> None:
     epochs: list[int] = []
     for _ in range(2):

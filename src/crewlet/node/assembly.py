@@ -42,9 +42,10 @@ from crewlet.node.toolservers import SeatTools
 from crewlet.node.troubles import Troubles, TroublesSnapshot, told
 from crewlet.ports.cells import BucketSpec, CellStore
 from crewlet.ports.clock import Clock
+from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.deadline import Deadline
 from crewlet.ports.entropy import Entropy
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.errors import CrewletError, Unavailable
 from crewlet.ports.history import History, NoHistory
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Programs
@@ -86,6 +87,8 @@ class Ports:
         leases_can_lapse: whether a peer could take over; false under `local`.
         is_watched: whether somebody reads `Node.beats`.
         history: where this node keeps what it did.
+        give_back_left: hands back the mail that a dead process of this node had in hand, where no other can be alive;
+            None where leases tell who may.
         tool_servers: makes the servers of seats that have some; None makes none, and refuses those seats.
     """
 
@@ -103,6 +106,7 @@ class Ports:
     is_watched: bool = True
     history: History = field(default_factory=NoHistory)
     tool_servers: ToolServers | None = None
+    give_back_left: Callable[[DeliveryJournal], Awaitable[int]] | None = None
 
 
 def _no_variable(name: str) -> None:
@@ -299,6 +303,7 @@ class Node:
     async def start(self) -> None:
         """Make the company's mailboxes, then begin to claim seats."""
         await self._make_mailboxes(self._company)
+        await self._give_back_left()
         self._has_claimed = True
         self._pauses.start()
         self._budget_gate.start()
@@ -374,6 +379,15 @@ class Node:
             Unavailable: the lease store did not answer.
         """
         return await self._fleet.read()
+
+    async def _give_back_left(self) -> None:
+        if self._ports.give_back_left is None:
+            return
+        try:
+            if given := await self._ports.give_back_left(self._journal):
+                _log.info("left_mail_given_back", messages=given)
+        except CrewletError as error:
+            _log.warning("left_mail_not_given_back", error=str(error))
 
     async def troubles(self) -> TroublesSnapshot:
         """What is the matter with seats, as the nodes that hold them say. Never raises for the world."""

@@ -9,6 +9,7 @@ import structlog
 from crewlet.adapters.nats.attachment import NatsFeed
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.deadletters import NatsDeadLetters
+from crewlet.adapters.nats.leftover import give_back
 from crewlet.adapters.nats.lookup import Places
 from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
 from crewlet.adapters.nats.streams import STREAMS, StreamGone, ensure_stream, say_what_was_deleted, stream_of
@@ -90,6 +91,19 @@ class NatsMail:
         for stream in STREAMS:
             await ensure_stream(self._connection, stream, replicas=self._replicas, budget_s=budget_s)
         self._switchboard.is_live = True
+
+    async def give_back_left(self, journal: DeliveryJournal) -> int:
+        """Hand back what a dead process had in hand; only where none but this one can be alive, and before it attaches.
+
+        Returns:
+            How many messages that were.
+
+        Raises:
+            Unavailable: some of it may come back at the end of its window only.
+        """
+        self._switchboard.require_live()
+        left = [one for stream in STREAMS if stream.keeps_interest for one in await self._consumers.left(stream.name)]
+        return await give_back(self._connection, left, journal)
 
     async def stop(self) -> None:
         """Detach whatever is attached, without waiting for handlers; bounded. Harmless when repeated."""

@@ -9,6 +9,7 @@ import structlog
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, Reply, ask
+from crewlet.adapters.nats.leftover import Left, left_by
 from crewlet.adapters.nats.streams import NS, MailStream, StreamGone, stream_names, stream_of, unavailable
 from crewlet.adapters.nats.translate import STREAM_NOT_FOUND, ApiError
 from crewlet.mail import topics
@@ -224,6 +225,19 @@ class Consumers:
             await ask(self.connection, f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}", body)
         except ApiError as error:
             raise unavailable(error, stream.name) from error
+
+    async def left(self, stream: str) -> list[Left]:
+        """The consumers of a stream with deliveries that nobody has settled.
+
+        Raises:
+            Unavailable: they could not be listed.
+        """
+        found: list[Left] = []
+        for info in await self._all(stream):
+            subscription = _named(stream, info)
+            if subscription is not None and (left := left_by(subscription, info)) is not None:
+                found.append(left)
+        return found
 
     async def _all(self, stream: str) -> list[dict[str, Any]]:
         """Every consumer of a stream, however many pages. A listing that moved underneath is begun again."""
