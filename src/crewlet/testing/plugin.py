@@ -77,7 +77,10 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[py
         return None
     if _ASYNC not in inspect.signature(obj).parameters:
         return None
-    return list(collector._genfunctions(name, _plain(obj)))  # pyright: ignore[reportPrivateUsage]
+    items: list[pytest.Function] = list(collector._genfunctions(name, obj))
+    for item in items:
+        item.obj = _plain(item.obj)
+    return items
 
 
 @pytest.hookimpl(wrapper=True)

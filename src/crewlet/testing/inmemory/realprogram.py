@@ -51,7 +51,7 @@ class RealProgram(Program):
         self._read = b""
         self._total = 0
         self._lines: deque[bytes] = deque()
-        self._unanswered = 0
+        self._unanswered = 1  # it has not heard of its turn yet
         self._is_silent = self._is_closed = self._is_over = False
         self._changed = asyncio.Event()
         self._tail = ""
