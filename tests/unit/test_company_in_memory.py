@@ -273,6 +273,8 @@ def test_mail_of_a_re_run_is_received_once_and_mail_that_differs_is_found(shop: 
     unsound.run_until_idle()
     bodies = [each.body for each in unsound.mail_to("desk")]
     assert bodies == ["first", "hello"], "the second run's only mail has the id of the first run's first"
+    with pytest.raises(AssertionError, match="desk got the mail 'hello' from a run that was cut short"):
+        unsound.assert_ran_once(mail)
 
 
 def test_a_crash_at_a_step_leaves_what_comes_after_it_undone_until_the_next_run(shop: Shop) -> None:

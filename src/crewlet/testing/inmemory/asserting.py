@@ -1,6 +1,6 @@
 """What must be true of a piece of work that ran as if it had run once, and what is said when it is not."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -57,8 +57,11 @@ def ran_once(posted: Posted, stand_ins: StandIns, effects: Iterable[Any] | None)
     for tool, arguments, times in _repeated_calls(runs, stand_ins):
         problem = f"{tool} was called {times} times with {dict(arguments)}, and does not tell a repeat by its key"
         raise _failed(posted, f"mail {posted.id} did not run as if once ({began}): {problem}")
-    for to, text, times in _repeated_mail(records, posted.seat, runs):
-        problem = f"{to} got {times} times, under ids of their own, the mail {text!r}"
+    for to, text in _orphaned_mail(records, posted.seat, runs, finishing[0]):
+        problem = (
+            f"{to} got the mail {text!r} from a run that was cut short, and the run that finished the work sent none "
+            "of that id: mail of a re-run has the same ids only when it is sent in the same order"
+        )
         raise _failed(posted, f"mail {posted.id} did not run as if once ({began}): {problem}")
     for effect, times in _repeated(effects or ()):
         problem = f"the effect {effect} took place {times} times"
@@ -81,16 +84,12 @@ def _repeated_calls(runs: Iterable[Run], stand_ins: StandIns) -> Iterable[tuple[
             yield call.tool, call.arguments, counted[call.key]
 
 
-def _repeated_mail(records: Records, seat: str, runs: Iterable[Run]) -> Iterable[tuple[str, str, int]]:
-    """Mail that more than one run sent: of a sound re-run the broker knows the ids."""
+def _orphaned_mail(records: Records, seat: str, runs: Iterable[Run], finishing: Run) -> Iterable[tuple[str, str]]:
+    """Mail that running once would not have sent."""
     ids = {run.turn_id for run in runs}
-    senders: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for (to, _), mail in records.mail.items():
-        if mail.source == f"seat:{seat}" and mail.parent_turn_id in ids:
-            senders[to, mail.subject, mail.body].append(mail.parent_turn_id)
-    for (to, subject, body), turns in senders.items():
-        if len(set(turns)) > 1:
-            yield to, subject or body, len(turns)
+    for (to, mail_id), mail in records.mail.items():
+        if mail.source == f"seat:{seat}" and mail.parent_turn_id in ids and (to, mail_id) not in finishing.sent:
+            yield to, mail.subject or mail.body
 
 
 def _repeated(effects: Iterable[Any]) -> Iterable[tuple[str, int]]:

@@ -333,8 +333,9 @@ class AsyncInMemoryCompany:
             effects: what the test's own fakes have seen of it: one entry an effect.
 
         Raises:
-            AssertionError: it is not finished; a tool that does not look at its key was called again; mail went out
-                again under another id; an effect is there twice, or none is there. With the seat's history.
+            AssertionError: it is not finished; a tool that does not look at its key was called again; a run that was
+                cut short sent mail that the one which finished did not; an effect is there twice, or none is there.
+                With the seat's history.
         """
         if missed := self._world.plans.missed():
             plan = missed[0]

@@ -78,6 +78,8 @@ class Run:
     tokens: int = 0
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     progress: list[str] = field(default_factory=list[str])
+    sent: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Seat and id of each mail that it sent, of those that the broker had already too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,16 @@ class Records:
         elif topic.startswith("dlq."):
             self.buried[envelope.to, envelope.id] = topic
             self.note(envelope.to, "", f"mail {_short(envelope.id)} is dead: its deliveries are used up")
+
+    def sent(self, data: bytes) -> None:
+        """Somebody has published a mail, perhaps one that is known."""
+        try:
+            envelope = msgspec.json.decode(data, type=Envelope)
+        except msgspec.MsgspecError:
+            return
+        run = self.runs.get(envelope.parent_turn_id)
+        if run is not None:
+            run.sent.add((envelope.to, envelope.id))
 
     def acked(self, topic: str, message_id: str, sequence: int) -> None:
         del sequence

@@ -9,6 +9,7 @@ from typing import Any
 from crewlet.company.model import ANYWHERE, CommandRunner, Company, LlmRunner, PythonRunner, Seat
 from crewlet.node.assembly import Node, NodeConfig
 from crewlet.ports.errors import Unavailable
+from crewlet.testing.inmemory.broker import CompanyMailBroker
 from crewlet.testing.inmemory.loop import CompanyLoop
 from crewlet.testing.inmemory.plans import PlannedStanding, PlannedTurns, Plans
 from crewlet.testing.inmemory.programs import InMemoryPrograms
@@ -19,7 +20,7 @@ from crewlet.testing.sim.clock import SimClock
 from crewlet.testing.sim.dice import Dice, SimEntropy
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.loop import Process
-from crewlet.testing.sim.mail import SimMailBroker, SimMailWire
+from crewlet.testing.sim.mail import SimMailWire
 from crewlet.testing.sim.ports import hang_up, ports_over
 from crewlet.testing.sim.signals import SignalHub
 from crewlet.testing.sim.wire import Broker, Line, Wire
@@ -33,7 +34,6 @@ RESTART_S = 1.0
 """How long after its death a node is back, as its parent process brings it back."""
 
 _CLOCK_OFFSET_S = 1000.0
-_PULL_EXPIRY_S = 15.0
 _SEED = 0
 
 
@@ -69,7 +69,7 @@ class World:
         self.plans = Plans()
         self.broker = Broker(History(kept=100))
         self.store = SimStore(self.broker, Dice(_SEED, "store"), self.records, lateness_s=0.0)
-        self.mail = SimMailBroker(self.broker, self.records, ack_window_s=lease_ttl_s, pull_expiry_s=_PULL_EXPIRY_S)
+        self.mail = CompanyMailBroker(self.broker, self.records, ack_window_s=lease_ttl_s)
         self.signals = SignalHub(Dice(_SEED, "signals"), loses=0.0)
         self.context = copy_context()
         self.machines: dict[str, Machine] = {}
