@@ -350,12 +350,10 @@ class Watcher(AsyncIterator[WatchEvent]):
 
     async def __anext__(self) -> WatchEvent:
         while not self._events:
-            if self._is_broken:
+            if self._is_broken or self._is_filling:  # filling: it may have begun at the broker, unheard
                 try:
                     await self._fill(is_reset=True)
                 except Unavailable:
-                    # It may have begun at the broker, unheard.
-                    self._is_broken = True
                     await asyncio.sleep(0.5)
                 continue
             self._arrived.clear()
