@@ -50,14 +50,32 @@ def a_sound_demo() -> Evidence:
     return Evidence(
         nodes=3,
         seats=["s", "t"],
-        lines={"s": lines, "t": run("q1", "n3:c", 1, 92, 93, trigger="x1", seat="t")},
-        sends=[Send("m1", "the demo", "s"), Send("m2", "the demo", "s"), Send("m3", "the demo", "s")],
-        completions=[done("m1", 91.1), done("m2", 113.1), done("m3", 215.1), done("x1", 93.1, "t")],
+        lines={
+            "s": lines,
+            "t": [
+                *run("q1", "n3:c", 1, 92, 93, trigger="x1", seat="t"),
+                *run("q2", "n1:d", 2, 415.5, 416, trigger="m9", seat="t"),
+            ],
+        },
+        sends=[
+            Send("m1", "the demo", "s"),
+            Send("m2", "the demo", "s"),
+            Send("m3", "the demo", "s"),
+            Send("m9", "the demo", "t"),
+        ],
+        completions=[
+            done("m1", 91.1),
+            done("m2", 113.1),
+            done("m3", 215.1),
+            done("x1", 93.1, "t"),
+            done("m9", 416.1, "t"),
+        ],
         waiting={"s": 0, "t": 0},
         faults=[
             Fault("killed", "n1", KILL_AT, KILL_AT),
             Fault("frozen", "n2", FREEZE_AT, 212.0),
             Fault("broker", "n3", 300.0, 301.0),
+            Fault("parent_killed", "n3", 400.0, 405.0),
         ],
         broker_restarts=1,
         lease_ttl_s=10,
@@ -83,14 +101,14 @@ def test_a_demo_in_which_all_went_well_is_ok() -> None:
         "ok": True,
         "nodes": 3,
         "seats": 2,
-        "sent": 4,
-        "finished": 4,
+        "sent": 5,
+        "finished": 5,
         "lost": 0,
         "ran_twice": 0,
         "rerun_after_cut": ["m2", "m3"],
         "owners_at_once_max": 1,
         "stale_epoch_writes": 0,
-        "takeover_s": {"killed": 12.0, "frozen": 14.5},
+        "takeover_s": {"killed": 12.0, "parent_killed": 15.5, "frozen": 14.5},
         "broker_restarts": 1,
         "lease_ttl_s": 10,
         "elapsed_s": 250.0,
@@ -100,7 +118,7 @@ def test_a_demo_in_which_all_went_well_is_ok() -> None:
 def test_a_message_that_was_never_finished_is_lost_and_named() -> None:
     evidence = a_sound_demo()
     verdict = judge(replace(evidence, completions=[c for c in evidence.completions if c.trigger != "m3"]))
-    assert (verdict.sent, verdict.finished, verdict.lost) == (4, 3, 1)
+    assert (verdict.sent, verdict.finished, verdict.lost) == (5, 4, 1)
     assert only_problem(verdict) == "message m3 from the demo to s was never finished"
 
 
@@ -121,7 +139,7 @@ def test_a_re_run_sends_the_same_mail_which_counts_once() -> None:
     evidence = a_sound_demo()
     again = run("r6", "n3:c", 3, 220, 221, trigger="m4", sent=["x1"])
     verdict = judge(replace(with_lines(evidence, *again), completions=[*evidence.completions, done("m4", 221.1)]))
-    assert verdict.sent == 4
+    assert verdict.sent == 5
 
 
 def test_a_run_that_began_after_the_completion_was_written_ran_twice() -> None:
@@ -234,7 +252,7 @@ def test_the_takeover_is_the_longest_over_the_seats_the_node_held() -> None:
     ]
     never_again = run("v1", "n1:a", 1, 95, 96, trigger="v1", seat="v")
     verdict = judge(replace(evidence, lines={**evidence.lines, "u": slow, "v": never_again}))
-    assert verdict.takeover_s == {"killed": 17.25, "frozen": 14.5}
+    assert verdict.takeover_s == {"killed": 17.25, "parent_killed": 15.5, "frozen": 14.5}
 
 
 def test_a_restarted_incarnation_of_the_same_node_is_another_owner() -> None:
@@ -272,6 +290,7 @@ def test_a_demo_without_mail_or_faults_proves_nothing() -> None:
     assert verdict.problems == (
         "no mail was sent",
         "no node was killed",
+        "no node was killed with its parent",
         "no node was frozen",
         "no broker member was restarted",
     )

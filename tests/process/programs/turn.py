@@ -24,6 +24,7 @@ def note(phase: str) -> None:
 note("begin")
 if "poison" in start["triggers"]:
     os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
 while os.path.exists(f"{place}.hold"):
     time.sleep(0.05)
     note("tick")

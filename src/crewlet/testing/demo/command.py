@@ -102,8 +102,10 @@ def _tell(verdict: Verdict, stream: TextIO) -> None:
         f"{len(verdict.rerun_after_cut)} were cut short by a fault and rightly ran again",
         f"at most {verdict.owners_at_once_max} owner of a seat at once; "
         f"{verdict.stale_epoch_writes} writes at a stale epoch",
-        f"seats were taken over {took['killed']} after the kill and {took['frozen']} after the freeze, "
-        f"with leases of {verdict.lease_ttl_s:g} s; broker restarts: {verdict.broker_restarts}",
+        f"seats were taken over {took['killed']} after a node was killed whose parent lives, "
+        f"{took['parent_killed']} after one was killed with its parent,",
+        f"and {took['frozen']} after the freeze, with leases of {verdict.lease_ttl_s:g} s; "
+        f"broker restarts: {verdict.broker_restarts}",
     ]
     print("", *lines, sep="\n", file=stream)
     for problem in verdict.problems[:MOST_PROBLEMS_SHOWN]:

@@ -1,4 +1,4 @@
-"""The harm: a node killed, a node frozen past its lease, a broker member restarted."""
+"""The harm: a node killed, a node frozen past its lease, one killed with its parent, a broker member restarted."""
 
 import asyncio
 import os
@@ -25,6 +25,33 @@ async def kill(node: DemoNode, is_at_work: Callable[[], bool]) -> Fault:
     at = boottime()
     os.kill(process.pid, signal.SIGKILL)
     return Fault("killed", node.id, at, at)
+
+
+async def kill_parent(node: DemoNode, is_at_work: Callable[[], bool], start_again: Callable[[], None]) -> Fault:
+    """SIGKILL a node's parent in the middle of a run, as when a machine is lost: node, programs and broker member go
+    with it, and nobody gives anything back. It is started again once they are seen to be gone.
+
+    Raises:
+        DemoFailed: they do not go, or the broker member is not back.
+    """
+    process, member = await _meet(node, is_at_work), node.broker
+    up = node.up
+    if up is None or member is None:
+        raise DemoFailed(f"node {node.id} does not run: {node.last_words()}")
+    at = boottime()
+    node.up = None  # its end is meant
+    up.kill()
+    up.wait()
+    while processes.live([process, member]):
+        if boottime() > at + BROKER_BACK_S:
+            raise DemoFailed(f"node {node.id} or its broker outlived its parent")
+        await asyncio.sleep(POLL_S)
+    start_again()
+    while not _answers(node.broker_port):
+        if boottime() > at + BROKER_BACK_S:
+            raise DemoFailed(f"the broker member beside node {node.id} was not back after {BROKER_BACK_S:g} s")
+        await asyncio.sleep(POLL_S)
+    return Fault("parent_killed", node.id, at, boottime())
 
 
 async def freeze(node: DemoNode, is_at_work: Callable[[], bool], *, for_s: float, say: Callable[[str], None]) -> Fault:

@@ -113,15 +113,19 @@ class Fleet:
         """Start every `up`. Call it from the main thread: they are killed when that ends."""
         self._strangers = frozenset(processes.descendants())
         for node in self.nodes:
-            with node.log.open("ab") as log:
-                node.up = spawn(
-                    [sys.executable, "-m", "crewlet.cli", "up", "-c", str(node.folder / "crewlet.yaml")],
-                    env=_environment(),
-                    stdout=log,
-                    stderr=log,
-                )
-            node.up_process = psutil.Process(node.up.pid)
-            self._known.append(node.up_process)
+            self.start_one(node)
+
+    def start_one(self, node: DemoNode) -> None:
+        """Start one `up`, for the first time or after its end. From the main thread, as `start`."""
+        with node.log.open("ab") as log:
+            node.up = spawn(
+                [sys.executable, "-m", "crewlet.cli", "up", "-c", str(node.folder / "crewlet.yaml")],
+                env=_environment(),
+                stdout=log,
+                stderr=log,
+            )
+        node.up_process = psutil.Process(node.up.pid)
+        self._known.append(node.up_process)
 
     def check(self) -> None:
         """Every `up` must still run.

@@ -13,6 +13,9 @@ BROKER_SHADOW_S = 10.0
 JUST_BEFORE_S = 1.0
 """A run that was over for less than this when the fault came may have had no time left to be recorded."""
 
+WORDS = {"killed": "killed", "parent_killed": "killed with its parent", "frozen": "frozen"}
+"""The faults that take seats from a node, in words."""
+
 GOOD_OUTCOMES = frozenset({"delivered", "no_action"})
 
 
@@ -37,9 +40,13 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Harm done to a node, from `at` to `until` by boot time. For `broker` its broker member was restarted."""
+    """Harm done to a node, from `at` to `until` by boot time.
 
-    kind: Literal["killed", "frozen", "broker"]
+    For `broker` its broker member was restarted; for `parent_killed` its parent was killed, and node and broker member
+    went with it.
+    """
+
+    kind: Literal["killed", "frozen", "broker", "parent_killed"]
     node: str
     at: float
     until: float
@@ -140,7 +147,7 @@ def judge(evidence: Evidence) -> Verdict:
         rerun_after_cut=reruns,
         owners_at_once_max=max((_owners_at_once(found, problems) for found in runs.values()), default=0),
         stale_epoch_writes=sum(_stale_epochs(lines, problems) for lines in evidence.lines.values()),
-        takeover_s={kind: _takeover(kind, evidence.faults, runs, problems) for kind in ("killed", "frozen")},
+        takeover_s={kind: _takeover(kind, evidence.faults, runs, problems) for kind in WORDS},
         broker_restarts=evidence.broker_restarts,
         lease_ttl_s=evidence.lease_ttl_s,
         elapsed_s=evidence.elapsed_s,
@@ -230,7 +237,7 @@ def _is_cut_by_fault(run: Run, faults: Iterable[Fault], victims: Mapping[str, Fa
     if fault is not None and run.last_at >= fault.at - JUST_BEFORE_S:
         return True
     return any(
-        fault.kind == "broker"
+        fault.kind in ("broker", "parent_killed")  # a broker member went down in both
         and run.began_at <= fault.until + BROKER_SHADOW_S
         and run.last_at >= fault.at - JUST_BEFORE_S
         for fault in faults
@@ -289,7 +296,8 @@ def _takeover(
             begins = [run.began_at for run in found if run.began_at > fault.at and run.owner != owner]
             took += [min(begins) - fault.at] if begins else []
         if not took:
-            problems.append(f"no seat of {fault.node} was seen to be taken over after the node was {kind}")
+            what = f"no seat of {fault.node} was seen to be taken over after the node was {WORDS[kind]}"
+            problems.append(what)
     return round(max(took), 3) if took else None
 
 
@@ -312,6 +320,6 @@ def _idleness(evidence: Evidence, problems: list[str]) -> None:
     if not evidence.sends:
         problems.append("no mail was sent")
     done = {fault.kind for fault in evidence.faults}
-    problems += [f"no node was {kind}" for kind in ("killed", "frozen") if kind not in done]
+    problems += [f"no node was {WORDS[kind]}" for kind in WORDS if kind not in done]
     if not evidence.broker_restarts:
         problems.append("no broker member was restarted")

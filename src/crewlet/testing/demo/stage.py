@@ -1,4 +1,4 @@
-"""The play: a fleet comes up, mail flows, three faults strike, everything is worked off, the fleet drains."""
+"""The play: a fleet comes up, mail flows, four faults strike, everything is worked off, the fleet drains."""
 
 import asyncio
 import contextlib
@@ -89,7 +89,7 @@ class Stage:
             group.create_task(self._feeder.run(enough), name="feeder")
             self.progress.say(f"{len(self.library.paths)} documents of {self.library.root} are on their way")
             await self._warm_up()
-            killed, frozen, restarted = random.Random(self.seed).sample(self.fleet.nodes, k=3)
+            killed, frozen, lost = random.Random(self.seed).sample(self.fleet.nodes, k=3)
             async with self._struck(killed.id, "killed"):
                 self.progress.say(f"SIGKILL to node {killed.id}")
                 self.faults.append(await faults.kill(killed, partial(self._is_at_work, killed.id)))
@@ -97,9 +97,15 @@ class Stage:
                 self.progress.say(f"SIGSTOP to node {frozen.id} and its programs, for {FREEZE_S:g} s")
                 at_work = partial(self._is_at_work, frozen.id)
                 self.faults.append(await faults.freeze(frozen, at_work, for_s=FREEZE_S, say=self.progress.say))
-            self.progress.say(f"SIGTERM to the broker member beside {restarted.id}")
-            self.faults.append(await faults.restart_broker(restarted))
+            self.progress.say(f"SIGTERM to the broker member beside {killed.id}")
+            self.faults.append(await faults.restart_broker(killed))
             self.progress.say(f"the broker member is back after {self.faults[-1].until - self.faults[-1].at:.1f} s")
+            async with self._struck(lost.id, "lost"):
+                self.progress.say(
+                    f"SIGKILL to the parent of node {lost.id}, which takes node and broker member with it"
+                )
+                at_work, again = partial(self._is_at_work, lost.id), partial(self.fleet.start_one, lost)
+                self.faults.append(await faults.kill_parent(lost, at_work, again))
             await self._until(lambda view: not view.unheld, "not all seats were held again", RECOVER_S)
             enough.set()
 
