@@ -62,5 +62,5 @@ class FastStreamWorkers:
     async def _handle(self, event: Any) -> None:
         await self._open.wait()
         self._left -= 1
-        if self._left == 0:
+        if self._left <= 0:
             self._handled.set()

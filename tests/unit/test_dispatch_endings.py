@@ -1,6 +1,7 @@
 """What becomes of the mail when a turn has ended, one way or another."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -387,6 +388,9 @@ class _AwayFor:
         self._clock = clock
         self.back_at = clock.elapsed() + seconds
         self.tries = 0
+
+    async def has_none(self, keys: Sequence[str]) -> bool:
+        return False
 
     async def read(self, key: str) -> object:
         return await self._cells.read(key)

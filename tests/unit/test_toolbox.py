@@ -58,7 +58,7 @@ class Desk:
         self.calls: list[Call] = []
         self.answer: str | Exception | None = None
         tools = [Tool(info, self._act) for info in infos]
-        self.box = Toolbox(handle="alice", work="w1", fence=self.fence, tools=tools, journal=self.trail)
+        self.box = Toolbox(handle="alice", work="w1", fence=self.fence, tools=lambda: tools, journal=self.trail)
 
     async def _act(self, call: Call) -> ToolAnswer:
         self.calls.append(call)

@@ -258,10 +258,14 @@ class Company:
     coalesce_max_batch: int = 20
     timezone: str = "UTC"
     budget: Budget = UNLIMITED
+    _by_handle: dict[str, Seat] = field(init=False, repr=False, compare=False, default_factory=dict[str, Seat])
+
+    def __post_init__(self) -> None:
+        self._by_handle.update((seat.handle, seat) for seat in reversed(self.seats))
 
     def seat(self, handle: str) -> Seat | None:
         """The seat of that handle, or None."""
-        return next((seat for seat in self.seats if seat.handle == handle), None)
+        return self._by_handle.get(handle)
 
     def seats_of(self, unit: str) -> tuple[Seat, ...]:
         """The seats of a unit and of the units inside it."""

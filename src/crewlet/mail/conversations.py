@@ -5,8 +5,18 @@ from datetime import datetime
 
 import msgspec
 
-from crewlet.mail.outbox import decode
 from crewlet.ports.mail import BatchOptions, Delivery
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    """What of an event puts it in its place."""
+
+    id: str
+    timestamp: str
+    conversation: str = ""
+
+
+_HEADS = msgspec.json.Decoder(_Head)
 
 
 def conversation_of(delivery: Delivery) -> str:
@@ -15,8 +25,8 @@ def conversation_of(delivery: Delivery) -> str:
     Raises:
         msgspec.MsgspecError: it holds no event; the delivery is then a partition of its own.
     """
-    envelope = decode(delivery.data)
-    return f"conversation:{envelope.conversation}" if envelope.conversation else f"event:{envelope.id}"
+    head = _HEADS.decode(delivery.data)
+    return f"conversation:{head.conversation}" if head.conversation else f"event:{head.id}"
 
 
 def dated(delivery: Delivery) -> datetime:
@@ -26,7 +36,7 @@ def dated(delivery: Delivery) -> datetime:
         ValueError: the event carries no usable instant; the order of arrival then stands.
     """
     try:
-        instant = datetime.fromisoformat(decode(delivery.data).timestamp)
+        instant = datetime.fromisoformat(_HEADS.decode(delivery.data).timestamp)
     except msgspec.MsgspecError as error:
         raise ValueError("the delivery holds no event") from error
     if instant.tzinfo is None:

@@ -100,6 +100,11 @@ class Ledger:
         """
         ids = list(dict.fromkeys(trigger_ids)) if handle else []
         chat_messages = chat_messages or {}
+        keys = [_key(handle, trigger_id) for trigger_id in ids]
+        keys += [_chat_key(handle, message) for message in chat_messages.values()]
+        if not keys or await self._cells.has_none(keys):
+            # Most mail is new, so that one answer does for all of it.
+            return {}
 
         async def one(trigger_id: str) -> Completion | None:
             try:

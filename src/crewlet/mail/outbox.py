@@ -14,6 +14,8 @@ from crewlet.ports.clock import Clock
 from crewlet.ports.errors import CrewletError
 from crewlet.ports.mail import Mail, Published
 
+_ENVELOPES = msgspec.json.Decoder(Envelope)
+
 
 class UnknownSeat(CrewletError):
     """The company has no seat of that handle."""
@@ -74,4 +76,4 @@ def decode(data: bytes) -> Envelope:
     Raises:
         msgspec.MsgspecError: it is not one.
     """
-    return msgspec.json.decode(data, type=Envelope)
+    return _ENVELOPES.decode(data)

@@ -163,6 +163,14 @@ class Cells(Protocol):
         """
         ...
 
+    async def has_none(self, keys: Sequence[str]) -> bool:
+        """Whether the store says, in one answer, that none of these keys is there.
+
+        False tells nothing: they must be read one by one. It is the only answer of a store that cannot be asked so.
+        """
+        del keys
+        return False
+
     async def mark(self) -> Mark:
         """The store's clock and last revision, from the bucket's leader.
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+import msgspec
+
 HEAD_CHARS = 2_000
 """Of a longer text only the beginning is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnBegan:
+class TurnBegan(msgspec.Struct, frozen=True, gc=False):
     """A turn has its slot and starts."""
 
     turn_id: str
@@ -22,8 +23,7 @@ class TurnBegan:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class RoundBegan:
+class RoundBegan(msgspec.Struct, frozen=True, gc=False):
     """A round of a turn starts, counted from 1."""
 
     turn_id: str
@@ -31,8 +31,7 @@ class RoundBegan:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class RoundEnded:
+class RoundEnded(msgspec.Struct, frozen=True, gc=False):
     """A model answered.
 
     Attributes:
@@ -48,8 +47,7 @@ class RoundEnded:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class CallBegan:
+class CallBegan(msgspec.Struct, frozen=True, gc=False):
     """A tool is called.
 
     Attributes:
@@ -70,8 +68,7 @@ class CallBegan:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class CallEnded:
+class CallEnded(msgspec.Struct, frozen=True, gc=False):
     """A tool answered, or was given up; `answer` is its beginning."""
 
     turn_id: str
@@ -81,8 +78,7 @@ class CallEnded:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(msgspec.Struct, frozen=True, gc=False):
     """A line of progress for people."""
 
     turn_id: str
@@ -90,8 +86,7 @@ class Progressed:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnded:
+class TurnEnded(msgspec.Struct, frozen=True, gc=False):
     """A turn is over.
 
     Attributes:
@@ -104,8 +99,7 @@ class TurnEnded:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatched:
+class Dispatched(msgspec.Struct, frozen=True, gc=False):
     """What became of a delivery that ran no turn, or of its turn's mail.
 
     Attributes:

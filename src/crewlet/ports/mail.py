@@ -59,8 +59,7 @@ class Published:
     is_duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One hand-over of one message.
 
     Attributes:
@@ -80,20 +79,17 @@ class Delivery:
     published_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """Finished with: never deliver it again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nak:
+class Nak(msgspec.Struct, frozen=True, gc=False):
     """Try again later: it comes back after a back-off of 1 s doubling to 30 s, behind mail that waits."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Defer:
+class Defer(msgspec.Struct, frozen=True, gc=False):
     """Not here, not now: back at once, at the head, and this attachment stops fetching until it is unquiesced."""
 
     reason: str
@@ -102,8 +98,7 @@ class Defer:
 Outcome = Ack | Nak | Defer
 
 
-@dataclass(frozen=True, slots=True)
-class Settling:
+class Settling(msgspec.Struct, frozen=True):
     """The work is over, and the next partition of the batch may begin; the outcome comes later.
 
     Until it does, the handler counts as running for everybody who asks or waits. No further batch is taken before.

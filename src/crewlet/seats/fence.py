@@ -44,7 +44,8 @@ class SeatFence:
         Raises:
             Fenced: the tenure ended, or its deadline passed.
         """
-        if self.is_closed:
+        if self._closed.is_set or self._clock.elapsed() >= self._good_until:
+            self._notice_lapse()
             raise Fenced(f"{self._term.resource} at epoch {self._term.epoch} is closed: {self._closed.value}")
 
     def extend(self, good_until: float) -> None:

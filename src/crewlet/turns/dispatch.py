@@ -32,7 +32,7 @@ from crewlet.turns.record import TurnNote, Work
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.slots import Slot, Slots, SlotsClosed
 from crewlet.turns.spending import NoBudgets, Spending
-from crewlet.turns.toolbox import Toolbox, served
+from crewlet.turns.toolbox import Tool, Toolbox, served
 from crewlet.turns.turn import Fence, Runner, Turn, TurnResult
 
 _log = structlog.get_logger()
@@ -274,9 +274,10 @@ class SeatDispatch:
             clock=self._clock,
             on_turn=self._on_turn,
         )
-        with structlog.contextvars.bound_contextvars(
+        bound = structlog.contextvars.bind_contextvars(
             turn_id=turn_id, seat=self._handle, epoch=run.fence.term.epoch, work_key=key
-        ):
+        )
+        try:
             account.begin()
             _log.info("turn_started", triggers=list(work.triggers), runner=work.runner)
             started = self._clock.elapsed()
@@ -293,6 +294,8 @@ class SeatDispatch:
                 self._ahead = None
             _log.debug("turn_settled", outcome=type(outcome).__name__, elapsed_s=self._clock.elapsed() - started)
             return outcome
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
 
     def _turn_of(self, fence: Fence, mail: Intake, account: Account) -> Turn:
         work, record = account.work, account.record
@@ -306,16 +309,19 @@ class SeatDispatch:
             clock=self._clock,
             record=record,
         )
-        own = OwnTools(
-            handle=self._handle,
-            turn_id=work.turn_id,
-            work=work.name,
-            mail=mail.events,
-            sender=sender,
-            notes=account,
-            channels=self._channels,
-        )
-        tools = [*(tool for server in self._servers() for tool in served(server, fence.term)), *own.tools()]
+
+        def tools() -> Sequence[Tool]:
+            own = OwnTools(
+                handle=self._handle,
+                turn_id=work.turn_id,
+                work=work.name,
+                mail=mail.events,
+                sender=sender,
+                notes=account,
+                channels=self._channels,
+            )
+            return [*(tool for server in self._servers() for tool in served(server, fence.term)), *own.tools()]
+
         return Turn(
             turn_id=work.turn_id,
             work_key=work.key,
@@ -348,7 +354,7 @@ class SeatDispatch:
         interrupted = False
         while not task.done():
             try:
-                await asyncio.wait((task,))
+                await _until_done(task)
             except asyncio.CancelledError:
                 # Our own, which goes on when the turn is seen to end.
                 interrupted = True
@@ -411,6 +417,18 @@ class SeatDispatch:
 
     def _dispatched(self, triggers: Sequence[str], answer: str, reason: str) -> None:
         self._history.note(Dispatched(self._handle, tuple(triggers), answer, reason, self._clock.now()))
+
+
+async def _until_done(task: "asyncio.Task[TurnResult]") -> None:
+    """Wait until it has ended, one way or another. Cancellation: leaves it alone."""
+    ended: asyncio.Future[None] = task.get_loop().create_future()
+
+    def end(_: "asyncio.Task[TurnResult]") -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    task.add_done_callback(end)
+    await ended
 
 
 def _look_at(reading: "asyncio.Task[Mapping[str, Completion]]") -> None:

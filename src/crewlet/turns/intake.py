@@ -1,7 +1,6 @@
 """From raw deliveries to the events a turn takes: pure."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -10,39 +9,33 @@ from crewlet.mail.outbox import decode
 from crewlet.ports.mail import Delivery
 
 
-@dataclass(frozen=True, slots=True)
-class Undecodable:
+class Undecodable(msgspec.Struct, frozen=True, gc=False):
     """A delivery that holds no event."""
 
     delivery: Delivery
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Intake:
+class Intake(msgspec.Struct, frozen=True, gc=False):
     """One partition, read.
 
     Attributes:
         events: in the order of first sight, each id once.
         undecodable: what is no event.
+        triggers: ids of the events whose completion is recorded.
+        chat_messages: the chat message of each trigger that has one: the second key of its completion.
     """
 
     events: tuple[Envelope, ...]
     undecodable: tuple[Undecodable, ...]
-
-    @property
-    def triggers(self) -> tuple[str, ...]:
-        """Ids of the events whose completion is recorded."""
-        return tuple(event.id for event in self.events if event.is_ledgered)
-
-    @property
-    def chat_messages(self) -> dict[str, str]:
-        """The chat message of each trigger that has one: the second key of its completion."""
-        return {event.id: event.chat_message for event in self.events if event.is_ledgered and event.chat_message}
+    triggers: tuple[str, ...]
+    chat_messages: Mapping[str, str]
 
     def without(self, finished: Collection[str]) -> "Intake":
         """The same without the events of these ids."""
-        return Intake(tuple(event for event in self.events if event.id not in finished), self.undecodable)
+        if not finished:
+            return self
+        return _intake([event for event in self.events if event.id not in finished], self.undecodable)
 
 
 def read(deliveries: Sequence[Delivery]) -> Intake:
@@ -56,4 +49,11 @@ def read(deliveries: Sequence[Delivery]) -> Intake:
             undecodable.append(Undecodable(delivery, str(error)))
         else:
             events.setdefault(event.id, event)
-    return Intake(tuple(events.values()), tuple(undecodable))
+    return _intake(events.values(), undecodable)
+
+
+def _intake(events: Iterable[Envelope], undecodable: Sequence[Undecodable]) -> Intake:
+    kept = tuple(events)
+    ledgered = [event for event in kept if event.is_ledgered]
+    chat_messages = {event.id: event.chat_message for event in ledgered if event.chat_message}
+    return Intake(kept, tuple(undecodable), tuple([event.id for event in ledgered]), chat_messages)

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 Stage = Literal[
     "started", "progress", "waiting", "finished", "breached", "stopped", "broke", "fenced", "parked", "panicked"
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TurnNote:
+class TurnNote(msgspec.Struct, frozen=True, gc=False):
     """Something happened in a turn.
 
     Attributes:
@@ -25,8 +26,7 @@ class TurnNote:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, gc=False):
     """What one run works on.
 
     Attributes:

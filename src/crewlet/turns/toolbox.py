@@ -6,6 +6,7 @@ repeat can be told, and is held against the guards when it has come back. Runner
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -81,15 +82,21 @@ class Toolbox:
 
     Args:
         work: the work key, or the turn id where that is empty.
-        tools: with distinct names.
+        tools: makes them when they are first asked for, since many turns need none; with distinct names.
     """
 
-    def __init__(self, *, handle: str, work: str, fence: Fence, tools: Sequence[Tool], journal: Journal) -> None:
-        self._tools = {tool.info.name: tool for tool in tools}
+    def __init__(
+        self, *, handle: str, work: str, fence: Fence, tools: Callable[[], Sequence[Tool]], journal: Journal
+    ) -> None:
+        self._make = tools
         self._fence = fence
         self._journal = journal
         self._names = CallNames(handle, work)
         self._stall = Stall()
+
+    @cached_property
+    def _tools(self) -> dict[str, Tool]:
+        return {tool.info.name: tool for tool in self._make()}
 
     @property
     def infos(self) -> Sequence[ToolInfo]:

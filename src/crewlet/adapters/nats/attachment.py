@@ -114,6 +114,7 @@ class NatsFeed:
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
         self._slots = slots
         self._slot: Slot = NoSlot()
+        self._is_telling_due = False
 
     async def open(self) -> None:
         """Raises Unavailable when the broker cannot be asked."""
@@ -257,7 +258,7 @@ class NatsFeed:
         if held is not None and held.delivery.published_at == published_at and not held.is_given_back:
             # Its window ran out while it was in hand: the same work, under a new name for settling it.
             held.reply, held.window_ends = reply, window_ends
-            self._tell_slot()
+            self._tell_slot_soon()
             return
         delivery = Delivery(
             id=headers.get(ID_HEADER) or headers.get("Nats-Msg-Id") or f"{self._stream}-{sequence}",
@@ -268,7 +269,7 @@ class NatsFeed:
             published_at=published_at,
         )
         self._hand[sequence] = Held(delivery, reply, headers, window_ends)
-        self._tell_slot()
+        self._tell_slot_soon()
         self._arrived.append(delivery)
         self.on_arrival()
 
@@ -280,11 +281,18 @@ class NatsFeed:
     def _let_go(self, held: Held) -> None:
         if self._hand.get(held.delivery.sequence) is held:
             del self._hand[held.delivery.sequence]
-            self._tell_slot()
+            self._tell_slot_soon()
+
+    def _tell_slot_soon(self) -> None:
+        """Once for all that changes in this step of the loop."""
+        if not self._is_telling_due:
+            self._is_telling_due = True
+            asyncio.get_running_loop().call_soon(self._tell_slot)
 
     def _tell_slot(self) -> None:
         """What is in hand, but for what is on its way back: that comes again when the broker was told. And how far this
         process has heard the consumer: what the broker sends beyond that as this process dies was never in hand."""
+        self._is_telling_due = False
         if self._is_closed and not self._hand:
             self._slot.close()
             return
@@ -337,7 +345,7 @@ class NatsFeed:
             return
         if held.reply == reply and self._clock.elapsed() < held.window_ends:
             held.window_ends = max(held.window_ends, sent_at + self._window_s)
-            self._tell_slot()
+            self._tell_slot_soon()
 
     def _remember_finished(self, mark: Mark) -> None:
         self._finished[mark] = None

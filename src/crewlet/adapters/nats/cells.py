@@ -14,6 +14,7 @@ from datetime import timedelta
 from types import CoroutineType
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from crewlet.adapters.nats.bulk import read_bulk
@@ -26,6 +27,7 @@ from crewlet.adapters.nats.translate import (
     STREAM_NOT_FOUND,
     ApiError,
     BrokerUnfit,
+    NothingThere,
     NotTaken,
     StoredMessage,
     StreamAnswer,
@@ -44,6 +46,8 @@ MARKER_AGE_S = 3600
 _NS = 1_000_000_000
 _DUPLICATE_WINDOW_S = 120.0
 _GETS_AT_ONCE = 512
+_KEYS_AT_ONCE = 512
+"""Half of what the server takes in one question."""
 _MANY = 256
 """So many keys are worth a consumer."""
 
@@ -126,7 +130,8 @@ class NatsCells(CellStore):
             "num_replicas": self._connection.replicas,
             "deny_delete": True,
             "allow_rollup_hdrs": True,
-            "allow_direct": False,
+            # With replicas each of them would answer, also one that is behind.
+            "allow_direct": self._connection.replicas == 1,
             "allow_msg_ttl": True,
         }
 
@@ -146,6 +151,7 @@ class NatsCells(CellStore):
             self._entropy,
             ages_markers=config.allow_msg_ttl,
             is_replicated=config.num_replicas > 1,
+            is_direct=config.allow_direct,
         )
 
 
@@ -153,13 +159,21 @@ class NatsBucket(Cells):
     """One bucket."""
 
     def __init__(
-        self, connection: Connection, spec: BucketSpec, entropy: Entropy, *, ages_markers: bool, is_replicated: bool
+        self,
+        connection: Connection,
+        spec: BucketSpec,
+        entropy: Entropy,
+        *,
+        ages_markers: bool,
+        is_replicated: bool,
+        is_direct: bool,
     ) -> None:
         self._connection = connection
         self._spec = spec
         self._entropy = entropy
         self._ages_markers = ages_markers
         self._is_replicated = is_replicated
+        self._is_direct = is_direct and not is_replicated
         self._lane = Lane(connection)
         self._budget_s = _budget_s(spec.max_age_s)
         # Unique among all writers, so that a number is enough to tell its writes apart.
@@ -180,6 +194,23 @@ class NatsBucket(Cells):
         check_key(key)
         found = await self._newest_of(key)
         return None if found is None or found.is_marker else self._entry(found)
+
+    async def has_none(self, keys: Sequence[str]) -> bool:
+        """See `Cells.has_none`. Asked of a lone server only: of several, one that is behind might answer."""
+        for key in keys:
+            check_key(key)
+        if not self._is_direct or len(keys) > _KEYS_AT_ONCE or self._connection.is_clustered:
+            return False
+        body = msgspec.json.encode({"multi_last": [self._subjects + key for key in keys]})
+        subject = f"$JS.API.DIRECT.GET.{self._stream}"
+        timeout_s = self._budget_s / 6
+        try:
+            await self._lane.request(subject, body, timeout_s=timeout_s, wait_s=timeout_s)
+        except NothingThere:
+            return True
+        except Unavailable:
+            return False
+        return False
 
     async def mark(self) -> Mark:
         answer = await self._patiently(lambda wait_s, timeout_s: self._info({}, wait_s, timeout_s))

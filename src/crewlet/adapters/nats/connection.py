@@ -14,6 +14,7 @@ import structlog
 from nats import errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
 
 from crewlet.adapters.nats.address import (
     BrokerAddress,
@@ -32,6 +33,7 @@ from crewlet.adapters.nats.translate import (
     Answer,
     BrokerUnfit,
     NobodyThere,
+    NothingThere,
     NotTaken,
     too_large,
 )
@@ -108,6 +110,11 @@ class Connection:
     def is_connected(self) -> bool:
         """Whether the socket is up, as far as this side knows."""
         return self._link.is_connected
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the server that this side is connected to has others beside it."""
+        return bool(self._link.server_info.get("cluster"))
 
     @property
     def client(self) -> Link:
@@ -341,6 +348,8 @@ def unanswered(error: Exception, subject: str, timeout_s: float) -> Unavailable:
 
     These sentences reach people, in whatever they asked for; what the broker was asked is in the log at `debug`.
     """
+    if isinstance(error, NotFoundError):
+        return NothingThere("the broker has nothing of what was asked for")
     _log.debug("broker_request_unanswered", subject=subject, timeout_s=timeout_s, error=repr(error))
     match error:
         case errors.NoRespondersError():

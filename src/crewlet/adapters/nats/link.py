@@ -13,10 +13,13 @@ from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.js.errors import NotFoundError
 
 _NOT_IN_A_SUBJECT = re.compile(rb"[ \t\r\n]")
 _NOBODY = b"NATS/1.0 503"
+_NOTHING = b"NATS/1.0 404"
 _LATE_S = 0.02
+_SWEEP_S = 0.05
 _FLUSH_BYTES = 64 * 1024
 _NO_LINE_BREAKS = {ord("\r"): " ", ord("\n"): " "}
 
@@ -47,6 +50,7 @@ class Link(Client):
         self._answers_sid: int | None = None
         self._answers_prefix = b""
         self._waits: dict[bytes, _Wait] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
         self._takers: dict[int, Callable[[bytes, bytes, bytes, bytes], None]] = {}
 
     @property
@@ -100,7 +104,7 @@ class Link(Client):
         and answers from another, where this is answered from the parser.
 
         Args:
-            timeout_s: until the answer is a TimeoutError.
+            timeout_s: until the answer is a TimeoutError, or a twentieth of a second later.
             head: the message's headers as `encode_headers` makes them; empty is none.
 
         Raises:
@@ -111,9 +115,19 @@ class Link(Client):
         self._asked += 1
         token = b"%d" % self._asked
         self._send(subject.encode(), self._answers_prefix + token, payload, head)
-        waits = self._waits
-        wait = waits[token] = _Wait(asyncio.get_running_loop(), waits, token, timeout_s)
+        loop = asyncio.get_running_loop()
+        wait = self._waits[token] = _Wait(loop, timeout_s)
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(_SWEEP_S, self._sweep, loop, loop.time() + _SWEEP_S)
         return wait.answer
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop, due_at: float) -> None:
+        """End the waits whose time is up. One timer for all of them, since nearly every one is answered in time."""
+        now = loop.time()
+        for token, wait in list(self._waits.items()):
+            if wait.ends_at <= now and wait.has_ended(now, now - due_at):
+                del self._waits[token]
+        self._sweeping = loop.call_later(_SWEEP_S, self._sweep, loop, now + _SWEEP_S) if self._waits else None
 
     async def listen_for_answers(self) -> None:
         """Subscribe to the answers."""
@@ -176,12 +190,11 @@ class Link(Client):
                 _log.exception("broker_listener_failed", subject=subject.decode())
             return
         assert wait is not None
-        wait.timer.cancel()
         answer = wait.answer
         if answer.done():
             return
-        if headers and headers.startswith(_NOBODY):
-            answer.set_exception(errors.NoRespondersError())
+        if headers and headers.startswith((_NOBODY, _NOTHING)):
+            answer.set_exception(errors.NoRespondersError() if headers.startswith(_NOBODY) else NotFoundError())
             answer.exception()
         else:
             answer.set_result(data)
@@ -223,8 +236,6 @@ class Link(Client):
         self._pending_data_size = 0
         ours = list(self._waits.values())
         self._waits.clear()
-        for wait in ours:
-            wait.timer.cancel()
         for waiting in [*(wait.answer for wait in ours), *self._answers.values()]:
             if not waiting.done():
                 waiting.set_exception(errors.ConnectionReconnectingError())
@@ -248,27 +259,21 @@ class _Wait:
     add to what there is to do.
     """
 
-    __slots__ = ("_ends_at", "_loop", "_token", "_waits", "answer", "timer")
+    __slots__ = ("_is_patient", "answer", "ends_at")
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, waits: "dict[bytes, _Wait]", token: bytes, timeout_s: float
-    ) -> None:
-        self._loop = loop
-        self._waits = waits
-        self._token = token
-        self._ends_at: float | None = loop.time() + timeout_s
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         self.answer: asyncio.Future[bytes] = loop.create_future()
-        self.timer = loop.call_later(timeout_s, self._end)
+        self.ends_at = loop.time() + timeout_s
+        self._is_patient = True
 
-    def _end(self) -> None:
-        if self._ends_at is not None and not self.answer.done():
-            late_s = self._loop.time() - self._ends_at
-            if late_s > _LATE_S:
-                self._ends_at = None
-                self.timer = self._loop.call_later(late_s, self._end)
-                return
-        self._waits.pop(self._token, None)
+    def has_ended(self, now: float, late_s: float) -> bool:
+        """Whether the end has come; the wait is then over. `late_s` is for how long the loop came to nothing."""
+        if late_s > _LATE_S and self._is_patient and not self.answer.done():
+            self._is_patient = False
+            self.ends_at = now + late_s
+            return False
         if not self.answer.done():
             self.answer.set_exception(TimeoutError())
             # Looked at here, because whoever asked may have been cancelled meanwhile.
             self.answer.exception()
+        return True

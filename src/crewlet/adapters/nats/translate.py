@@ -37,6 +37,10 @@ class NobodyThere(NotTaken):
     """Nothing listens on the subject. During an election this passes."""
 
 
+class NothingThere(Unavailable):
+    """The server says that it has nothing of what was asked for; it has heard the question."""
+
+
 class ApiError(CrewletError):
     """The server answered a request with a definite refusal (its 4xx codes)."""
 

@@ -102,6 +102,12 @@ class CellsContract:
         assert mark.last_revision == revision
         assert entry.written_at.tzinfo is not None and entry.written_at <= mark.store_now
 
+    async def test_none_of_some_keys_is_there_only_when_the_store_has_none_of_them(self, world: CellsWorld) -> None:
+        cells = await self.bucket(world)
+        for there, value in (("seat.alice", b"1"), ("seat.bob", b"")):
+            done(await cells.create(there, value))
+            assert not await cells.has_none(["seat.x", there, "seat.y"])
+
     async def test_a_key_that_is_there_cannot_be_created(self, world: CellsWorld) -> None:
         cells = await self.bucket(world)
         revision = done(await cells.create("k", b"first"))
