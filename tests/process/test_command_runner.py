@@ -102,7 +102,10 @@ class _Bench:
         linger_s: float = 10.0,
         body: str = "hi",
     ) -> TurnResult:
-        runner = CommandTurns(self.programs, clock=self.clock, base_env=ENV, default_cwd="/", linger_s=linger_s)
+        variable = {"TOKEN": "s3cret"}.get
+        runner = CommandTurns(
+            self.programs, clock=self.clock, base_env=ENV, default_cwd="/", variable=variable, linger_s=linger_s
+        )
         spec = CommandRunner(command or python("answer.py", *steps), env or {}, cwd, timeout_s)
         return await runner.run(self.turn(spec, body=body))
 
@@ -173,6 +176,20 @@ async def test_a_program_is_given_its_mail_its_term_and_a_small_environment(benc
     given["env"].pop("LC_CTYPE", None)  # the interpreter's own doing in the C locale
     assert given["env"] == expected
     assert given["cwd"] == str(tmp_path)
+
+
+async def test_what_a_variable_of_a_seat_refers_to_is_filled_in_as_its_program_starts(bench: _Bench) -> None:
+    env = {"KEY": "Bearer ${TOKEN}", "COST": "$${TOKEN}"}
+    await bench.run("echo", "outcome:no_action", env=env)
+    given: dict[str, str] = json.loads(bench.shown[0])["env"]
+    assert (given["KEY"], given["COST"]) == ("Bearer s3cret", "${TOKEN}")
+    assert "TOKEN" not in given
+
+
+async def test_a_reference_to_a_variable_that_is_not_set_breaks_the_turn_with_its_name(bench: _Bench) -> None:
+    with pytest.raises(ProgramBroke, match="needs the variable NOPE, which is not set on this node") as caught:
+        await bench.run("outcome:no_action", env={"KEY": "${NOPE}"})
+    assert caught.value.kind == "program_not_started"
 
 
 def test_of_the_nodes_environment_only_three_variables_are_passed_on() -> None:

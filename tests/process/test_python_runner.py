@@ -250,6 +250,15 @@ async def test_a_worker_that_dies_between_turns_is_told_and_replaced(bench: Seat
     assert (await bench.run()).outcome == "delivered"
 
 
+async def test_a_worker_whose_variable_is_not_set_on_the_node_holds_its_seat_and_says_which(bench: SeatBench) -> None:
+    seat = Seat("alice", runner=PythonRunner("desk:waits", str(SEATS), env={"KEY": "${NOPE}"}))
+    turns = PythonTurns(seat, bench.programs, clock=bench.clock, base_env=ENV)
+    turns.start(bench.fence, lambda: None)
+    assert not turns.is_ready
+    assert turns.trouble == "desk:waits: it needs the variable NOPE, which is not set on this node"
+    await turns.end()
+
+
 async def test_rounds_of_starts_turns_and_cancellations_leave_no_process_and_no_zombie(bench: SeatBench) -> None:
     """Cut at ever later instants: in the spawn, in the load, between turns, in a turn."""
     before = children()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from crewlet.kit.fields import Field
+from crewlet.kit.references import NotAReference, referenced
 from crewlet.kit.yamlfile import ListNode
 
 PYTHON_WORD: Final = "{python}"
@@ -30,15 +31,25 @@ def read_command(field: Field) -> tuple[str, ...]:
 
 
 def read_env(field: Field) -> Mapping[str, str]:
-    """Variables, by name."""
+    """Variables, by name. Their values may refer to variables of the node that starts the program, as `${NAME}`."""
     env: dict[str, str] = {}
     for name, value in field.pairs():
         if not name or "=" in name or not name.isprintable() or any(char.isspace() for char in name):
             value.refuse(f"{name!r} cannot be the name of a variable", "use letters, digits and underscores")
+        check_references(value)
         env[name] = value.text()
         if "\0" in env[name]:
             value.refuse("the value has a null character", "remove it")
     return env
+
+
+def check_references(field: Field) -> None:
+    """Refuse what begins a reference to a variable and is none."""
+    try:
+        referenced(field.text())
+    except NotAReference as wrong:
+        remedy = "write ${NAME} with letters, digits and underscores, or $${ for a literal ${"
+        field.refuse(f"{str(wrong)!r} is not a reference to a variable", remedy)
 
 
 def read_cwd(field: Field, folder: Path | None) -> str:

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from crewlet.company.commands import read_command, read_cwd, read_env
+from crewlet.company.commands import check_references, read_command, read_cwd, read_env
 from crewlet.company.model import ToolProgram, ToolSite
 from crewlet.company.rules import read_address
 from crewlet.kit.fields import Block, Field
-from crewlet.kit.references import NotAReference, referenced
 
 SERVER_NAME_GRAMMAR: Final = "[a-z0-9][a-z0-9-]{0,23}"
 MAX_SERVERS: Final = 16
@@ -65,9 +64,6 @@ def _read_server(name: str, field: Field, folder: Path | None) -> ToolProgram | 
 
 def _read_program(name: str, block: Block, folder: Path | None, call_s: float, start_s: float) -> ToolProgram:
     env, cwd = block.get("env"), block.get("cwd")
-    if env is not None:
-        for _, value in env.pairs():
-            _check_references(value)
     return ToolProgram(
         name=name,
         command=read_command(block.require("command", "write the program and its arguments")),
@@ -105,16 +101,8 @@ def _read_headers(field: Field) -> Mapping[str, str]:
             value.refuse(f"the header {name!r} is set by Crewlet itself", "remove it")
         if name.lower() in {given.lower() for given in headers}:
             value.refuse(f"the header {name!r} is here twice", "remove one of them")
-        _check_references(value)
+        check_references(value)
         headers[name] = value.line_of_text()
         if not headers[name].isascii():
             value.refuse("a header's value is plain ASCII", "encode it as the server wants it")
     return headers
-
-
-def _check_references(field: Field) -> None:
-    try:
-        referenced(field.text())
-    except NotAReference as wrong:
-        remedy = "write ${NAME} with letters, digits and underscores, or $${ for a literal ${"
-        field.refuse(f"{str(wrong)!r} is not a reference to a variable", remedy)

@@ -11,17 +11,13 @@ from crewlet.company.model import CommandRunner, LlmRunner, PythonRunner, Script
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.programs import Programs
-from crewlet.turns.runners.command import CommandTurns, ProgramBroke, minimal_env
+from crewlet.turns.runners.command import CommandTurns, ProgramBroke, minimal_env, no_variable
 from crewlet.turns.runners.llm import LlmTurns
 from crewlet.turns.runners.python import PythonTurns
 from crewlet.turns.runners.script import ScriptTurns
 from crewlet.turns.turn import Runner
 
 __all__ = ["CommandTurns", "LlmTurns", "ProgramBroke", "PythonTurns", "ScriptTurns", "minimal_env", "runner_for"]
-
-
-def _no_variable(name: str) -> None:
-    del name
 
 
 def runner_for(
@@ -32,7 +28,7 @@ def runner_for(
     entropy: Entropy,
     base_env: Mapping[str, str],
     default_cwd: str | None = None,
-    variable: Callable[[str], str | None] = _no_variable,
+    variable: Callable[[str], str | None] = no_variable,
 ) -> Runner:
     """The runner of a seat's kind.
 
@@ -45,9 +41,9 @@ def runner_for(
         case ScriptRunner():
             return ScriptTurns(clock=clock)
         case CommandRunner():
-            return CommandTurns(programs, clock=clock, base_env=base_env, default_cwd=default_cwd)
+            return CommandTurns(programs, clock=clock, base_env=base_env, default_cwd=default_cwd, variable=variable)
         case PythonRunner():
-            return PythonTurns(seat, programs, clock=clock, base_env=base_env)
+            return PythonTurns(seat, programs, clock=clock, base_env=base_env, variable=variable)
         case LlmRunner():
             return LlmTurns(clock=clock, entropy=entropy, variable=variable)
         case _:

@@ -6,11 +6,12 @@ Without one the mail comes back and the program runs again, so a program with ef
 them, or find out by the work key that it already did.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from crewlet.company.model import CommandRunner
+from crewlet.kit.references import NotAReference, UnsetVariable, substitute
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Misuse
 from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec
@@ -31,6 +32,11 @@ __all__ = ["CommandTurns", "ProgramBroke", "minimal_env", "term_env"]
 _log = structlog.get_logger()
 
 
+def no_variable(name: str) -> None:
+    """The variables of a node that has none to give."""
+    del name
+
+
 class CommandTurns:
     """Runs turns of `command` seats.
 
@@ -39,6 +45,7 @@ class CommandTurns:
         clock: counts the turn's time limit.
         base_env: what every program gets of its node's environment; see `minimal_env`.
         default_cwd: the working folder of a seat that names none.
+        variable: the value of a variable of the node by its name, for the references in a seat's `env`.
         linger_s: how long a program may take to exit after its outcome, before it is ended.
     """
 
@@ -51,12 +58,14 @@ class CommandTurns:
         clock: Clock,
         base_env: Mapping[str, str],
         default_cwd: str | None = None,
+        variable: Callable[[str], str | None] = no_variable,
         linger_s: float = 2.0,
     ) -> None:
         self._programs = programs
         self._clock = clock
         self._base_env = base_env
         self._default_cwd = default_cwd
+        self._variable = variable
         self._linger_s = linger_s
 
     async def run(self, turn: Turn) -> TurnResult:
@@ -85,7 +94,7 @@ class CommandTurns:
 
     def _spec(self, turn: Turn, command: CommandRunner) -> ProgramSpec:
         own = {"CREWLET_TURN_ID": turn.turn_id, **term_env(turn.fence.term)}
-        env = {**self._base_env, **command.env, **own}
+        env = {**self._base_env, **own_env(command.env, self._variable), **own}
         return ProgramSpec(command.command, env, command.cwd or self._default_cwd)
 
     async def _without_outcome(self, program: Program, conversation: Conversation) -> ProgramBroke:
@@ -108,6 +117,20 @@ class CommandTurns:
             _log.warning("program_lingered", pid=program.pid, linger_s=self._linger_s)
         elif code != 0:
             _log.warning("program_exit_after_outcome", pid=program.pid, code=code)
+
+
+def own_env(env: Mapping[str, str], variable: Callable[[str], str | None]) -> dict[str, str]:
+    """A seat's own variables, with what they refer to filled in.
+
+    Raises:
+        ProgramNotStarted: one of them is not set on this node.
+    """
+    try:
+        return {name: substitute(text, variable) for name, text in env.items()}
+    except UnsetVariable as unset:
+        raise ProgramNotStarted(f"it needs the variable {unset}, which is not set on this node") from None
+    except NotAReference as wrong:
+        raise ProgramNotStarted(f"its env has {str(wrong)!r}, which is not a reference to a variable") from None
 
 
 def minimal_env(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,18 +8,22 @@ function's return takes the process with it: nothing of a turn goes on after it 
 import sys
 from collections.abc import Callable, Mapping
 
+import structlog
+
 from crewlet.company.model import PythonRunner, Seat
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Misuse
-from crewlet.ports.programs import Program, Programs, ProgramSpec
+from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec
 from crewlet.turns.runners import protocol
-from crewlet.turns.runners.command import term_env
+from crewlet.turns.runners.command import no_variable, own_env, term_env
 from crewlet.turns.runners.conversation import Conversation, ProgramBroke, converse, exit_code, how_it_ended
 from crewlet.turns.runners.worker import SeatWorker
 from crewlet.turns.turn import Fence, Turn, TurnResult
 
 WORKER_MODULE = "crewlet.agent.worker"
 _EXIT_WITHIN_S = 2.0
+
+_log = structlog.get_logger()
 
 
 class PythonTurns:
@@ -30,11 +34,20 @@ class PythonTurns:
         programs: starts and ends its worker.
         clock: counts time limits and pauses.
         base_env: what every program gets of its node's environment; see `minimal_env`.
+        variable: the value of a variable of the node by its name, for the references in the seat's `env`.
     """
 
     kind = "python"
 
-    def __init__(self, seat: Seat, programs: Programs, *, clock: Clock, base_env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        seat: Seat,
+        programs: Programs,
+        *,
+        clock: Clock,
+        base_env: Mapping[str, str],
+        variable: Callable[[str], str | None] = no_variable,
+    ) -> None:
         if not isinstance(seat.runner, PythonRunner):
             raise Misuse(f"{seat.handle} is not a python seat")
         self._handle = seat.handle
@@ -42,6 +55,8 @@ class PythonTurns:
         self._programs = programs
         self._clock = clock
         self._base_env = base_env
+        self._variable = variable
+        self._unset: str | None = None
         self._worker: SeatWorker | None = None
 
     @property
@@ -50,15 +65,21 @@ class PythonTurns:
 
     @property
     def trouble(self) -> str | None:
-        return self._worker.trouble if self._worker is not None else None
+        return self._worker.trouble if self._worker is not None else self._unset
 
     def start(self, fence: Fence, on_change: Callable[[], None]) -> None:
         """Have a worker started; see the port."""
         if self._worker is not None:
             raise Misuse(f"the worker of {self._handle} was started before")
+        try:
+            spec = self._spec(fence)
+        except ProgramNotStarted as error:
+            self._unset = f"{self._runner.target}: {error}"
+            _log.error("worker_not_started", seat=self._handle, error=self._unset)
+            return
         self._worker = SeatWorker(
             self._handle,
-            self._spec(fence),
+            spec,
             programs=self._programs,
             clock=self._clock,
             fence=fence,
@@ -103,7 +124,7 @@ class PythonTurns:
         return result
 
     def _spec(self, fence: Fence) -> ProgramSpec:
-        env = {**self._base_env, **self._runner.env, **term_env(fence.term)}
+        env = {**self._base_env, **own_env(self._runner.env, self._variable), **term_env(fence.term)}
         argv = (sys.executable, "-P", "-m", WORKER_MODULE, self._runner.target)
         # Each turn's output has its bound; the worker's whole life has none.
         return ProgramSpec(argv, env, self._runner.path, max_output_bytes=sys.maxsize)
