@@ -20,7 +20,9 @@ from crewlet.ports.mail import MessageTooLarge, NoMailbox
 from crewlet.ports.term import Term
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.seats.fence import SeatFence
+from crewlet.turns.guards import GuardBreached
 from crewlet.turns.runners import CommandTurns, ProgramBroke, minimal_env
+from crewlet.turns.runners.conversation import MOST_ROUNDS
 from crewlet.turns.turn import OutgoingMail, RoundUsage, Turn, TurnResult
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
@@ -176,6 +178,13 @@ async def test_a_program_is_given_its_mail_its_term_and_a_small_environment(benc
     given["env"].pop("LC_CTYPE", None)  # the interpreter's own doing in the C locale
     assert given["env"] == expected
     assert given["cwd"] == str(tmp_path)
+
+
+async def test_a_program_that_accounts_for_rounds_without_end_breaches_a_guard(bench: _Bench) -> None:
+    lines = "\\n".join(['{"usage": {"model": "m", "input_tokens": 1, "output_tokens": 1}}'] * (MOST_ROUNDS + 5))
+    with pytest.raises(GuardBreached, match=f"no outcome after {MOST_ROUNDS} rounds"):
+        await bench.run(command=("/bin/sh", "-c", f"printf '{lines}\\n'; sleep 60"))
+    assert len(bench.spent) == MOST_ROUNDS + 1
 
 
 async def test_what_a_variable_of_a_seat_refers_to_is_filled_in_as_its_program_starts(bench: _Bench) -> None:

@@ -16,6 +16,7 @@ from crewlet.ports.clock import Clock
 from crewlet.ports.mail import MailRefused
 from crewlet.ports.programs import OutputFlood, Program, ProgramUnproven
 from crewlet.ports.tools import ToolAnswer
+from crewlet.turns.guards import Rounds
 from crewlet.turns.runners import protocol
 from crewlet.turns.runners.thread import conversation_of
 from crewlet.turns.turn import Turn, TurnBroke, TurnResult
@@ -23,6 +24,8 @@ from crewlet.turns.turn import Turn, TurnBroke, TurnResult
 _log = structlog.get_logger()
 
 MAX_TURN_BYTES = 16_777_216
+MOST_ROUNDS = 1_000
+"""A program that accounts for more rounds in one turn goes in circles; as many as an `llm` seat may ask for."""
 _PROGRESS_CHARS = 2_000
 _PROGRESS_EVERY_S = 0.1
 _TAIL_CHARS = 500
@@ -62,7 +65,7 @@ class Conversation:
         self._clock = clock
         self._parse = parse
         self._shown_at: float | None = None
-        self._rounds = 0
+        self._rounds = Rounds(MOST_ROUNDS)
 
     async def listen(self, program: Program) -> TurnResult | None:
         """Serve the program until its outcome. None when its output ended without one.
@@ -145,11 +148,12 @@ class Conversation:
 
     async def _spent(self, line: protocol.UsageLine) -> None:
         """A program says of a round only that it is over; what it cost is counted whether or not it might begin."""
-        self._rounds += 1
+        number = self._rounds.done + 1
         try:
-            await self.turn.begin_round(self._rounds)
+            self._rounds.begin()
+            await self.turn.begin_round(number)
         finally:
-            await self.turn.usage(line.of_round(self._rounds))
+            await self.turn.usage(line.of_round(number))
 
 
 async def converse(

@@ -8,23 +8,33 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 _SLOW = "pydantic_ai.providers.ollama"
 
 
-class _Slow:
-    """Finds nothing itself."""
+class _SlowLoader(SourceFileLoader):
+    """Waits where only whoever wants this module waits along."""
 
+    def exec_module(self, module: ModuleType) -> None:
+        file = Path(os.environ["STALL"])
+        file.with_suffix(".reached").touch()
+        while file.exists():
+            time.sleep(0.02)
+        super().exec_module(module)
+
+
+class _Finder:
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        del path, target
-        if name == _SLOW:
-            file = Path(os.environ["STALL"])
-            file.with_suffix(".reached").touch()
-            while file.exists():
-                time.sleep(0.02)
+    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != _SLOW:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _SlowLoader(name, spec.origin)
+        return spec
 
 
-sys.meta_path.insert(0, _Slow)
+sys.meta_path.insert(0, _Finder)
