@@ -105,7 +105,7 @@ async def test_one_node_of_a_fleet_does_the_duty_and_a_stopped_one_gives_it_to_i
     first = await fleet.node("n1")
     second = await fleet.node("n2")
     await asyncio.sleep(1)
-    (duty,) = (await second.commands.duties.list()).duties
+    duty, _scheduler = (await second.commands.duties.list()).duties
     assert (duty.name, duty.node, duty.owner) == ("maintenance", "n1", "n1:1")
     assert duty.expires_in is not None and duty.last_here is not None and duty.last_here.outcome == "held"
     assert (await second.commands.duties.run("maintenance")).outcome == "held"

@@ -31,6 +31,7 @@ from crewlet.node.mailstatus import (
     SeatMail,
 )
 from crewlet.node.pausing import Pausing
+from crewlet.node.scheduledesk import ScheduleSnapshot, SchedulesSnapshot
 from crewlet.node.settings import ApiSettings
 from crewlet.node.status import (
     FleetSnapshot,
@@ -110,6 +111,17 @@ class StubDuties:
         if name != "maintenance":
             raise UnknownDuty(f"there is no duty {name!r}; the duties are maintenance")
         return self.next_tick
+
+
+@dataclass(slots=True)
+class StubSchedules:
+    """One schedule that has fired, and one that is new."""
+
+    async def list(self) -> SchedulesSnapshot:
+        fired = ScheduleSnapshot(
+            "morning", "writer", "0 8 * * * (UTC)", STARTED, STARTED, "fired", "caught up 90 s late"
+        )
+        return SchedulesSnapshot((fired, ScheduleSnapshot("poll", "far", "every 15m", STARTED)))
 
 
 LETTER = Letter(
@@ -235,6 +247,7 @@ class StubCommands:
     letters: StubLetters = field(default_factory=StubLetters)
     problem: Exception | None = None
     duties: StubDuties = field(default_factory=StubDuties)
+    schedules: StubSchedules = field(default_factory=StubSchedules)
     history: StubHistory = field(default_factory=StubHistory)
     budgets: BudgetDesk = field(default_factory=real_budgets)
 

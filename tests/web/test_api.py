@@ -246,6 +246,7 @@ def test_the_description_names_every_route_and_its_refusals(api: Served) -> None
         "/metrics",
         "/query/fleet",
         "/query/duties",
+        "/query/schedules",
         "/duties/{name}/run",
         "/dlq",
         "/dlq/{letter_id}",

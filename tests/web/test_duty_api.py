@@ -57,6 +57,15 @@ def test_a_tick_that_was_asked_for_says_how_it_ended(
     assert json.loads(capsys.readouterr().out)["outcome"] == tick.outcome
 
 
+def test_the_schedules_are_listed_with_their_last_outcome_and_why(node: Served, capsys: Capture) -> None:
+    assert main(["schedule", "list"]) == 0
+    _, morning, poll = capsys.readouterr().out.splitlines()
+    assert morning.split()[:2] == ["morning", "writer"] and "fired" in morning and "caught up 90 s late" in morning
+    assert poll.split()[:2] == ["poll", "far"] and "every 15m" in poll
+    assert main(["schedule", "list", "-o", "json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["schedules"]] == ["morning", "poll"]
+
+
 def test_what_cannot_be_run_is_refused_in_a_sentence(node: Served, capsys: Capture) -> None:
     assert main(["duty", "run", "dusting"]) == 1
     assert "There is no duty 'dusting'; the duties are maintenance." in capsys.readouterr().err

@@ -2,7 +2,23 @@
 
 import typer
 
-from crewlet.cli import budget, demo, dlq, duty, init, node, plan, seat, sim, status, tail, up, validate, version
+from crewlet.cli import (
+    budget,
+    demo,
+    dlq,
+    duty,
+    init,
+    node,
+    plan,
+    schedule,
+    seat,
+    sim,
+    status,
+    tail,
+    up,
+    validate,
+    version,
+)
 
 app = typer.Typer(
     name="crewlet",
@@ -35,6 +51,7 @@ app.add_typer(tail.app, name="turn")
 app.add_typer(budget.app, name="budget")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(duty.app, name="duty")
+app.add_typer(schedule.app, name="schedule")
 app.command("demo")(demo.demo)
 app.command("sim")(sim.sim)
 app.command("version")(version.version)

@@ -15,6 +15,7 @@ from crewlet.company.llm import LLM_KEYS, read_llm
 from crewlet.company.model import CommandRunner, Company, Placement, Runner, ScriptRunner, Seat
 from crewlet.company.pythonseat import PYTHON_KEYS, read_python
 from crewlet.company.rules import read_handle, read_labels, read_node_id
+from crewlet.company.schedules import read_schedules
 from crewlet.company.script import Sends, check_sends, read_steps
 from crewlet.company.tools import read_tools
 from crewlet.kit.fields import Block, Field
@@ -30,6 +31,7 @@ _COMPANY_KEYS = (
     "budget",
     "notification_coalesce_window_seconds",
     "notification_coalesce_max_batch",
+    "schedules",
 )
 _ROLE_KEYS = ("handle", "title", "unit", "kind", "placement", "runner", "tools", "budget")
 _COMMAND_KEYS = ("type", "command", "env", "cwd", "timeout_s")
@@ -64,15 +66,19 @@ def parse_company(text: str, source: str, *, folder: Path | None = None) -> Comp
     zone, budget = document.get("timezone"), document.get("budget")
     units = _read_units(document.get("units"))
     roles = _read_roles(document.get("roles"), units, folder)
+    seats = tuple(role for role in roles if isinstance(role, Seat))
+    people = tuple(role for role in roles if isinstance(role, str))
+    timezone, schedules = read_timezone(zone) if zone else "UTC", document.get("schedules")
     return Company(
         name=name,
-        seats=tuple(role for role in roles if isinstance(role, Seat)),
-        people=tuple(role for role in roles if isinstance(role, str)),
+        seats=seats,
+        people=people,
         units={name: unit.parent for name, unit in units.items()},
         coalesce_window_s=window.number(0, 60) if window else 0.0,
         coalesce_max_batch=batch.integer(1, 100) if batch else 20,
-        timezone=read_timezone(zone) if zone else "UTC",
+        timezone=timezone,
         budget=read_budget(budget) if budget else UNLIMITED,
+        schedules=read_schedules(schedules, [seat.handle for seat in seats], people, timezone) if schedules else (),
     )
 
 

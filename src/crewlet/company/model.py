@@ -8,6 +8,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import msgspec
 
 from crewlet.company.budgets import UNLIMITED, Budget
+from crewlet.company.instants import Schedule
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -248,6 +249,7 @@ class Company:
         coalesce_max_batch: how many messages one turn may take, 1 to 100.
         timezone: the zone in which its days, weeks and months begin.
         budget: the most that all of its seats together may spend.
+        schedules: the mail that its seats are sent again and again.
     """
 
     name: str
@@ -258,6 +260,7 @@ class Company:
     coalesce_max_batch: int = 20
     timezone: str = "UTC"
     budget: Budget = UNLIMITED
+    schedules: tuple[Schedule, ...] = ()
     _by_handle: dict[str, Seat] = field(init=False, repr=False, compare=False, default_factory=dict[str, Seat])
 
     def __post_init__(self) -> None:

@@ -224,6 +224,7 @@ class Node:
             mail=self._mail,
             outbox=self._outbox,
             channels=asked,
+            pauses=paused,
             clock=ports.clock,
             entropy=ports.entropy,
             has_peers=ports.leases_can_lapse,
@@ -429,7 +430,9 @@ class Node:
             clock=ports.clock,
         )
         budgets = BudgetDesk(self._budgets, self.company)
-        return Commands(self._outbox, ports.entropy, inboxes, letters, work.desk, pausing, history, budgets)
+        return Commands(
+            self._outbox, ports.entropy, inboxes, letters, work.desk, pausing, history, budgets, work.schedules
+        )
 
     def _fence(self, handle: str) -> Fence | None:
         return self.host.fence(handle)

@@ -12,6 +12,7 @@ from crewlet.node.letterdesk import LetterDesk
 from crewlet.node.limits import MAX_ID_CHARS, MAX_MAIL_BYTES
 from crewlet.node.mailstatus import SeatMail
 from crewlet.node.pausing import Pausing
+from crewlet.node.scheduledesk import ScheduleDesk
 from crewlet.node.status import MailOutcome, SentMail
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
@@ -30,6 +31,7 @@ class Commands:
     pausing: Pausing
     history: HistoryDesk
     budgets: BudgetDesk
+    schedules: ScheduleDesk
 
     async def send_mail(
         self,

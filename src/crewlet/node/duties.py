@@ -5,17 +5,21 @@ from dataclasses import dataclass
 
 from crewlet.company.model import Company
 from crewlet.duties.answering import ChannelSweep
+from crewlet.duties.fires import FIRES_BUCKET, Fires
 from crewlet.duties.frame import Duties, Tick
 from crewlet.duties.maintenance import Maintenance
 from crewlet.duties.retiring import MailboxSweep
+from crewlet.duties.scheduling import Scheduler
 from crewlet.kit.beats import Beats
 from crewlet.mail.channels import Channels
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.outbox import Outbox
+from crewlet.mail.pauses import Pauses
 from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRegistry
 from crewlet.mail.retired import RETIREMENTS_BUCKET, Retirements
 from crewlet.node.dutystatus import DutiesSnapshot, DutySnapshot, TickSnapshot
 from crewlet.node.roster import FleetRoster
+from crewlet.node.scheduledesk import ScheduleDesk
 from crewlet.ports.cells import Cells, CellStore
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
@@ -92,6 +96,7 @@ class CompanyWork:
         roster: which seats the fleet agrees on.
         duties: to start and stop.
         desk: to show and ask.
+        schedules: to show.
     """
 
     mailboxes: Mailboxes
@@ -100,6 +105,7 @@ class CompanyWork:
     roster: FleetRoster
     duties: Duties
     desk: DutyDesk
+    schedules: ScheduleDesk
 
 
 async def open_company_work(
@@ -116,6 +122,7 @@ async def open_company_work(
     mail: Mail,
     outbox: Outbox,
     channels: Cells,
+    pauses: Cells,
     clock: Clock,
     entropy: Entropy,
     has_peers: bool,
@@ -127,6 +134,7 @@ async def open_company_work(
         grace_s: how long a removed seat's mail is kept.
         maintenance_every_s: from one tick of that duty to the next.
         channels: the bucket of the questions between seats.
+        pauses: the bucket of what people paused.
         has_peers: whether another node may do a duty; if not, none is leased.
         beats: where the duties say that they turn.
 
@@ -158,10 +166,14 @@ async def open_company_work(
         ageless = [records, channels, epochs]
         duty_leases = DutyLeases(bucket, epochs, clock=clock, entropy=entropy)
     answering = ChannelSweep(Channels(channels), outbox)
-    every = [Maintenance(sweep, ageless, answering, every_s=maintenance_every_s).duty()]
+    fires = Fires(await cells.open(FIRES_BUCKET))
+    every = [
+        Maintenance(sweep, ageless, answering, every_s=maintenance_every_s).duty(),
+        Scheduler(company, fires, outbox, Pauses(pauses), owner=owner).duty(),
+    ]
     duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock, beats=beats)
     desk = DutyDesk(duties, duty_leases, bucket, node_id=node_id, owner=owner)
-    return CompanyWork(mailboxes, registry, retirements, roster, duties, desk)
+    return CompanyWork(mailboxes, registry, retirements, roster, duties, desk, ScheduleDesk(company, fires))
 
 
 def _shown(tick: Tick | None) -> TickSnapshot | None:

@@ -1,10 +1,11 @@
-"""The routes of the company's duties."""
+"""The routes of the company's duties and schedules."""
 
 from typing import Annotated
 
 from fastapi import FastAPI, Path
 
 from crewlet.node.dutystatus import DutiesSnapshot, TickSnapshot
+from crewlet.node.scheduledesk import SchedulesSnapshot
 from crewlet.web.mail import problems
 from crewlet.web.ports import WebNode
 
@@ -25,3 +26,10 @@ def add_duties(app: FastAPI, node: WebNode) -> None:
     async def run_duty(name: DutyName) -> TickSnapshot:
         """Do one tick of a duty on this node now, unless another node does the duty."""
         return await node.commands.duties.run(name)
+
+    unread = problems(s503="the records of the schedules cannot be read")
+
+    @app.get("/query/schedules", response_model_exclude_none=True, tags=["query"], responses=unread)
+    async def schedules() -> SchedulesSnapshot:
+        """The schedules of the company, when each is due next, and what became of the last time."""
+        return await node.commands.schedules.list()

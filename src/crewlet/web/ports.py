@@ -5,6 +5,7 @@ from typing import Protocol
 from crewlet.mail.pauses import Wish
 from crewlet.node.dutystatus import DutiesSnapshot, TickSnapshot
 from crewlet.node.mailstatus import DroppedLetter, LetterDetail, Letters, ReplayedLetter, SeatMail
+from crewlet.node.scheduledesk import SchedulesSnapshot
 from crewlet.node.status import FleetSnapshot, HealthSnapshot, MailOutcome, SeatPause, SentMail
 from crewlet.node.troubles import TroublesSnapshot
 from crewlet.node.turnstatus import BudgetSnapshot, SeatTail, TurnDetail
@@ -29,6 +30,12 @@ class NodeDuties(Protocol):
     async def list(self) -> DutiesSnapshot: ...
 
     async def run(self, name: str) -> TickSnapshot: ...
+
+
+class NodeSchedules(Protocol):
+    """The schedules; `node.scheduledesk.ScheduleDesk` has them, with the errors named there."""
+
+    async def list(self) -> SchedulesSnapshot: ...
 
 
 class NodeHistory(Protocol):
@@ -96,6 +103,9 @@ class NodeCommands(Protocol):
 
     @property
     def budgets(self) -> NodeBudgets: ...
+
+    @property
+    def schedules(self) -> NodeSchedules: ...
 
 
 class WebNode(Protocol):
