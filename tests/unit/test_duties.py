@@ -27,6 +27,7 @@ class Fleet:
         self.ticks: list[tuple[str, int]] = []
         self.during: Callable[[], Awaitable[str]] | None = None
         self.turned: Turned = lambda: None
+        self.is_wanted = True
 
     async def open(self) -> "Fleet":
         store = LocalCells(self.clock)
@@ -43,7 +44,7 @@ class Fleet:
             self.ticks.append((name, round(self.clock.elapsed())))
             return await self.during() if self.during is not None else ""
 
-        duty = Duty("sweep", "sweeps", EVERY_S, TTL_S, work)
+        duty = Duty("sweep", "sweeps", EVERY_S, TTL_S, work, lambda: self.is_wanted)
         leases = None if is_alone else self.leases()
         return Duties([duty], leases, owner=f"{name}:1", may_work=may_work, clock=self.clock, beats=beats)
 
@@ -197,6 +198,20 @@ async def test_a_node_without_peers_does_every_tick_and_asks_nobody() -> None:
     assert fleet.ticks == [("alone", 0), ("alone", 100), ("alone", 200)]
     await alone.stop()
     assert fleet.cells.calls == []
+
+
+@in_virtual_time
+async def test_a_duty_that_has_nothing_to_do_is_not_claimed_until_it_has() -> None:
+    fleet = await Fleet().open()
+    fleet.is_wanted = False
+    one = fleet.node("one")
+    one.start()
+    await asyncio.sleep(2 * EVERY_S + 1)
+    assert (fleet.ticks, fleet.cells.calls) == ([], [])
+    fleet.is_wanted = True
+    await asyncio.sleep(EVERY_S)
+    assert fleet.ticks == [("one", 300)]
+    await one.stop()
 
 
 @in_virtual_time

@@ -191,3 +191,17 @@ async def test_a_schedule_that_is_seldom_due_outlives_the_age_of_its_bucket() ->
         await asyncio.sleep(HOUR)
     await one.tick(still)
     assert await world.sent() == 1
+
+
+@in_virtual_time
+async def test_the_duty_is_wanted_only_where_there_are_schedules_or_some_to_forget() -> None:
+    world = await World().open()
+    scheduler = world.scheduler()
+    duty = scheduler.duty()
+    assert duty.is_wanted()
+    await scheduler.tick(still)
+    world.company = world.of()
+    assert duty.is_wanted()
+    await scheduler.tick(still)
+    assert not duty.is_wanted()
+    assert await world.fires.progress("poll") is None

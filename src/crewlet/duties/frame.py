@@ -40,6 +40,10 @@ Turned = Callable[[], None]
 _log = structlog.get_logger()
 
 
+def _always() -> bool:
+    return True
+
+
 class UnknownDuty(CrewletError):
     """There is no duty of that name."""
 
@@ -59,6 +63,7 @@ class Duty:
         ttl_s: how long a claim keeps peers out: three ticks or more, so that one slow claim does not move it.
         work: does one tick, and says as it gets on; returns what it did in one line, "" where there was nothing to do.
             It may be cancelled, and a tick of another node may follow at once.
+        is_wanted: whether there is anything to do at all; where not, no tick is claimed.
     """
 
     name: str
@@ -66,6 +71,7 @@ class Duty:
     every_s: float
     ttl_s: float
     work: Callable[[Turned], Awaitable[str]]
+    is_wanted: Callable[[], bool] = _always
 
     def __post_init__(self) -> None:
         if not 0 < 3 * self.every_s <= self.ttl_s or not SHORTEST_S <= self.ttl_s <= LONGEST_S:
@@ -196,7 +202,8 @@ class Duties:
             while not self._is_stopping:
                 watched.beat.stamp()
                 next_at = self._clock.elapsed() + watched.duty.every_s
-                await self._tick(watched)
+                if watched.duty.is_wanted():
+                    await self._tick(watched)
                 await self._rest(watched, next_at)
         except NotOnDuty:
             pass

@@ -58,7 +58,10 @@ class Scheduler:
         self._plan: dict[str, _Planned] = {}
 
     def duty(self) -> Duty:
-        return Duty("scheduler", "sends the mail of the company's schedules", EVERY_S, TTL_S, self.tick)
+        purpose = "sends the mail of the company's schedules"
+        return Duty(
+            "scheduler", purpose, EVERY_S, TTL_S, self.tick, lambda: bool(self._company().schedules or self._plan)
+        )
 
     async def tick(self, turned: Turned) -> str:
         """Fire what is due; what fails does not keep the rest, and is looked at again in the next tick.

@@ -225,6 +225,7 @@ class Node:
             outbox=self._outbox,
             channels=asked,
             pauses=paused,
+            budgets=budgets,
             clock=ports.clock,
             entropy=ports.entropy,
             has_peers=ports.leases_can_lapse,

@@ -123,6 +123,7 @@ async def open_company_work(
     outbox: Outbox,
     channels: Cells,
     pauses: Cells,
+    budgets: Cells,
     clock: Clock,
     entropy: Entropy,
     has_peers: bool,
@@ -135,6 +136,7 @@ async def open_company_work(
         maintenance_every_s: from one tick of that duty to the next.
         channels: the bucket of the questions between seats.
         pauses: the bucket of what people paused.
+        budgets: the bucket of what models used.
         has_peers: whether another node may do a duty; if not, none is leased.
         beats: where the duties say that they turn.
 
@@ -158,12 +160,12 @@ async def open_company_work(
         entropy=entropy,
         grace_s=grace_s,
     )
-    ageless: Sequence[Cells] = [records, channels]
+    ageless: Sequence[Cells] = [records, channels, pauses, budgets]
     duty_leases, bucket = None, None
     if has_peers:
         bucket = await lease_cells.open(DUTIES_BUCKET)
         epochs = await lease_cells.open(EPOCHS_BUCKET)
-        ageless = [records, channels, epochs]
+        ageless = [*ageless, epochs]
         duty_leases = DutyLeases(bucket, epochs, clock=clock, entropy=entropy)
     answering = ChannelSweep(Channels(channels), outbox)
     fires = Fires(await cells.open(FIRES_BUCKET))
