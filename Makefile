@@ -29,7 +29,7 @@ test: setup ## everything that CI runs
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone"
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m process
+	$(BIN)/python -m pytest -q -n 4 --dist loadfile -m process
 	$(BIN)/python -m pytest -q -m "alone and not process"
 
 check: setup ## format, lint, types, layers, unit tests: under a minute

@@ -14,7 +14,7 @@ PINS = {
     "fence on membership": Catch(SimOptions(0, minutes=4.0, faults=("pause",)), SAFETY, "P1"),
     "fence without a clock": Catch(SimOptions(0, minutes=4.0, faults=("pause",)), SAFETY, "P1"),
     "fence not checked before sending": Catch(
-        SimOptions(143, minutes=6.0, faults=("pause", "outage", "stall")), SAFETY, "P8"
+        SimOptions(32, minutes=6.0, faults=("pause", "outage", "stall")), SAFETY, "P8"
     ),
     "no bound by the share": Catch(SimOptions(0, minutes=3.0), SAFETY, "P6"),
     "deaf after deferral": Catch(SimOptions(0, minutes=3.0, faults=("pause", "latency")), LIVENESS, "P6"),
@@ -25,22 +25,35 @@ PINS = {
     "gate blind to presence": Catch(
         SimOptions(69, nodes=4, seats=2, minutes=3.0, faults=("stop", "deploy")), SAFETY, "P7"
     ),
-    "stuck seat not charged": Catch(
-        SimOptions(18, seats=9, minutes=6.0, faults=("hooks", "crash", "stop")), SAFETY, "P6"
-    ),
+    "stuck seat not charged": Catch(SimOptions(0, seats=12, minutes=5.0, faults=("hooks", "stop")), SAFETY, "P6"),
     "acquire failure not taken down": Catch(SimOptions(0, minutes=3.0), SAFETY, "P1"),
     "ack before ledger": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
-    "ledger not read": Catch(SimOptions(6, minutes=3.0), SAFETY, "P5"),
+    "ledger not read": Catch(SimOptions(0, minutes=3.0), SAFETY, "P5"),
     "ledger not written": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
     "broken turn acked": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
     "republish on fence": Catch(SimOptions(4, minutes=4.0, faults=("partition", "stop")), SAFETY, "P4"),
     "mail under a fresh id": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
-    "no give-back on cancel": Catch(SimOptions(0, seats=12, minutes=10.0, faults=("early",)), SAFETY, "P6", 10),
-    "no give-back at all": Catch(SimOptions(0, seats=12, minutes=10.0, faults=("loss", "stop")), SAFETY, "P6", 10),
+    "no give-back on cancel": Catch(SimOptions(0, seats=12, minutes=10.0, faults=("early",)), SAFETY, "P6"),
+    "no give-back at all": Catch(SimOptions(0, seats=12, minutes=10.0, faults=("loss", "stop")), SAFETY, "P6"),
     "lower count not advertised": Catch(SimOptions(2, seats=12, minutes=4.0, faults=("stop", "crash")), SAFETY, "P6"),
     "one claim a pass": Catch(SimOptions(0, seats=12, minutes=4.0, faults=("stop", "crash")), SAFETY, "P6"),
-    "quiesce forgotten at a deferral": Catch(SimOptions(5, minutes=4.0, faults=("pause", "election")), SAFETY, "P4"),
+    "quiesce forgotten at a deferral": Catch(SimOptions(18, minutes=4.0, faults=("pause", "election")), SAFETY, "P4"),
     "pauses heard and not heeded": Catch(SimOptions(0, minutes=3.0, faults=("pausing",)), SAFETY, "P7"),
+    "pauses not read at a takeover": Catch(SimOptions(0, minutes=4.0, faults=("unread",)), SAFETY, "P7"),
     "stopped turn goes on": Catch(SimOptions(2, minutes=3.0, faults=("pausing",)), SAFETY, "P7"),
     "own lapsed tenure taken up again": Catch(SimOptions(5, minutes=4.0, faults=("limp",)), SAFETY, "P8"),
+    "retired without a grace": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
+    "absent by one node's document": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
+    "unread roster taken as empty": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
+    "stopped seats keep the deadline": Catch(SimOptions(0, minutes=3.0, faults=("outage",)), SAFETY, "P10"),
+    "leaving seats left out of the deadline": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P10"),
+    "no beat while a duty rests": Catch(SimOptions(0, minutes=3.0, faults=()), SAFETY, "P10"),
+    "tools left behind at a release": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P1"),
+    "tools not killed": Catch(SimOptions(0, minutes=4.0, faults=("partition",)), SAFETY, "P1"),
+    "calls named by the run": Catch(SimOptions(0, minutes=4.0, faults=("turns", "crash")), SAFETY, "P8"),
+    "equal calls under one name": Catch(SimOptions(0, minutes=4.0, faults=()), SAFETY, "P8"),
+    "broken turn runs again after an effect": Catch(SimOptions(0, minutes=4.0, faults=("turns",)), SAFETY, "P5"),
+    "placement not asked": Catch(SimOptions(0, minutes=4.0, faults=("stop", "crash")), SAFETY, "P7"),
+    "no limit of claims": Catch(SimOptions(0, seats=40, minutes=0.5, faults=()), SAFETY, "P6"),
+    "slots not counted": Catch(SimOptions(0, seats=12, minutes=2.0, faults=()), SAFETY, "P1"),
 }

@@ -21,5 +21,9 @@ class SimClock:
     def elapsed(self) -> float:
         return self._offset_s + self._rate * self._loop.time()
 
+    def when(self, reading: float) -> float:
+        """The true time at which it shows that."""
+        return (reading - self._offset_s) / self._rate
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds) / self._rate)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from crewlet.company.model import Company, Placement, ScriptRunner, ScriptStep, Seat, Send, Sleep
+from crewlet.company.model import Company, Placement, ScriptRunner, ScriptStep, Seat, Send, Sleep, ToolProgram
 from crewlet.testing.sim.dice import Dice
 
 _SLOW, _SLOW_REST = 11, 7
@@ -30,9 +30,8 @@ def company_of(seed: int, nodes: int, seats: int, *, ttl_s: float) -> Company:
             to = dice.below(seats - index - 1) + index + 1
             if to % _SLOW != _SLOW_REST:
                 steps += [Send(f"s{to:02d}", "please"), Sleep(0.2)]
-        members.append(
-            Seat(f"s{index:02d}", placement=_placement(dice, index, nodes), runner=ScriptRunner(tuple(steps)))
-        )
+        handle, placement = f"s{index:02d}", _placement(dice, index, nodes)
+        members.append(Seat(handle, placement=placement, runner=ScriptRunner(tuple(steps)), tool_servers=_tools(index)))
     return Company("simulated", tuple(members), coalesce_window_s=dice.pick((0.0, 0.0, 2.0)))
 
 
@@ -105,6 +104,11 @@ def _placement(dice: Dice, index: int, nodes: int) -> Placement:
     if index % 13 == 5:
         return Placement(node=f"n{dice.below(nodes)}")
     return Placement()
+
+
+def _tools(index: int) -> tuple[ToolProgram, ...]:
+    """One seat in three has tools, of a server with the seat's own name."""
+    return (ToolProgram(f"s{index:02d}", ("tools",)),) if index % 3 == 2 else ()
 
 
 def _any_placement(dice: Dice, nodes: int) -> Placement:

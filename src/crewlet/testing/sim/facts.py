@@ -1,6 +1,6 @@
 """What the judge knows things as: tenures as the store has them, turns as their runners live them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from crewlet.seats.records import LeaseRecord
 from crewlet.testing.sim.loop import Process
@@ -8,7 +8,7 @@ from crewlet.testing.sim.loop import Process
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was broken: `P1` to `P8`."""
+    """A promise that was broken: `P1` to `P10`."""
 
     promise: str
     text: str
@@ -45,6 +45,7 @@ class RunningTurn:
     triggers: tuple[str, ...]
     is_exempt: bool = False
     ended: str = ""
+    calls: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
 
     @property
     def can_act(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.fleetview import HEARD_WITHIN_S
 from crewlet.testing.sim.machine import Machine
+from crewlet.testing.sim.pausejudge import PAUSES
 from crewlet.testing.sim.stage import Stage
 from crewlet.testing.sim.wire import DELAY_S
 
@@ -27,6 +28,7 @@ KINDS = (
     "company",
     "pausing",
     "early",
+    "unread",
 )
 """latency: slow crossings. loss: requests and answers vanish. late: requests straggle and are overtaken. partition:
 nothing crosses, one way or both. pause: a process freezes, also for longer than a lease. crash: a process dies and
@@ -34,7 +36,8 @@ comes back. stop: one drains and comes back. deploy: each drains and comes back 
 stream has no leader. outage: the broker is gone. stall: the broker stands still, then takes what piled up. hooks:
 attaching and detaching are slow and fail. turns: turns break, panic and reach outside. company: seats come, go and are
 placed elsewhere, and each node hears of it in its own time. pausing: people pause seats and resume them. early: a node
-whose line is slow is asked to drain just as it claims a seat."""
+whose line is slow is asked to drain just as it claims a seat. unread: seats are paused, and handed over while nobody
+can read the pauses."""
 
 
 BY_NAME = ("limp",)
@@ -75,6 +78,7 @@ class Faults:
             "company": self._company,
             "pausing": self._pausing,
             "early": self._early,
+            "unread": self._unread,
             "limp": self._limp,
         }
         self._makers = [(kind, makers[kind]) for kind in (*KINDS, *BY_NAME) if kind in kinds]
@@ -232,6 +236,22 @@ class Faults:
             machine.line.delay_s = DELAY_S
         await self._come_back(machine)
 
+    async def _unread(self) -> None:
+        stage, machine = self._stage, self._dice.pick(self._machines)
+        owner = machine.life.owner if machine.life is not None else ""
+        held = sorted(handle for handle, each in stage.judge.holders().items() if each.record.owner == owner)
+        if not held:
+            return
+        # Before anybody notices that the watches are broken, the pause stands and its stream has lost its leader.
+        stage.store.buckets[PAUSES].break_watches()
+        pause = await stage.people.pause(held)
+        lasts_s = self._dice.between(10.0, 40.0)
+        stage.broker.elect(PAUSES, asyncio.get_running_loop().time() + lasts_s)
+        await self._replace(machine, patience_s=lasts_s)
+        await asyncio.sleep(lasts_s / 2)
+        await stage.people.resume(held, pause)
+        await self._come_back(machine)
+
     # The broker
 
     async def _election(self) -> None:
@@ -269,8 +289,9 @@ class Faults:
     async def _hooks(self) -> None:
         luck = self._dice.pick(self._machines).luck
         luck.hook_s, luck.hook_fails = self._dice.pick((0.0, 3.0, 20.0)), self._dice.pick((0.0, 0.3, 1.0))
-        await asyncio.sleep(self._dice.between(10.0, 90.0))
-        luck.hook_s = luck.hook_fails = 0.0
+        await asyncio.sleep(self._dice.between(10.0, self._dice.pick((90.0, 90.0, 400.0))))
+        slow_s, luck.hook_s, luck.hook_fails = luck.hook_s, 0.0, 0.0
+        await asyncio.sleep(slow_s)  # what was begun by then may go wrong only now
 
     async def _turns(self) -> None:
         luck = self._dice.pick(self._machines).luck

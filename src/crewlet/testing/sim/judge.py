@@ -13,11 +13,15 @@ import msgspec
 from crewlet.company.model import Company
 from crewlet.mail import topics
 from crewlet.seats.records import LeaseRecord, lifetime_s, resource_of
+from crewlet.testing.sim.claimjudge import ClaimJudge
+from crewlet.testing.sim.effectjudge import EffectJudge
 from crewlet.testing.sim.facts import RunningTurn, Tenure, Violation, key_of_trigger, trigger_of
 from crewlet.testing.sim.fleetview import FleetView
 from crewlet.testing.sim.history import History
+from crewlet.testing.sim.lifejudge import LifeJudge
 from crewlet.testing.sim.loop import Process
 from crewlet.testing.sim.mail import SimMailBroker
+from crewlet.testing.sim.mailboxjudge import MAILBOXES, MailboxJudge
 from crewlet.testing.sim.mailjudge import MailJudge
 from crewlet.testing.sim.pausejudge import PAUSES, PauseJudge
 from crewlet.testing.sim.vacancy import Living, Scene
@@ -44,6 +48,7 @@ class Judge:
     """Sees everything, says what was broken first.
 
     Args:
+        grace_s: how long the mail of a removed seat is kept.
         drift: how far a node's clock may run wrong, as a share.
         on_violation: called once.
     """
@@ -55,6 +60,7 @@ class Judge:
         broker: Broker,
         *,
         ttl_s: float,
+        grace_s: float,
         drift: float,
         on_violation: Callable[[Violation], None],
     ) -> None:
@@ -69,12 +75,16 @@ class Judge:
         self._pauses = PauseJudge(self.fail)
         self.leases: dict[str, Tenure] = {}
         self._claims: dict[str, Tenure] = {}
+        self.lives = LifeJudge(ttl_s, self.fail)
+        self.effects = EffectJudge(self.fail)
+        self.claims = ClaimJudge(self.fail)
+        self.mailboxes = MailboxJudge(grace_s, ttl_s, self.leases, self.claims.has_had, self.fail)
         self.newest: dict[str, int] = {}
         self._proof_at: dict[tuple[str, int], float] = {}
         self._released: set[tuple[str, int]] = set()
         self._lapsed: set[tuple[str, int]] = set()
         self.turns: dict[str, RunningTurn] = {}
-        self.mails = MailJudge(history, self.turns, self.fail)
+        self.mails = MailJudge(history, self.turns, self.mailboxes, self.fail)
         self._open: dict[str, list[RunningTurn]] = {}
         self._failed_at: dict[str, float] = {}
         self._lease_failed_at: dict[tuple[str, str], float] = {}
@@ -106,6 +116,8 @@ class Judge:
             self._history.note("cell", bucket, key, revision)
             if bucket == PAUSES:
                 self._pauses.wrote(value, revision)
+            elif bucket == MAILBOXES:
+                self.mailboxes.wrote(key, value)
 
     def heard(self, process: Process, bucket: str, revision: int) -> None:
         if bucket == PAUSES:
@@ -155,6 +167,8 @@ class Judge:
         cls, _, handle = resource.partition(":")
         if cls != "seat":
             return
+        self.effects.was_taken(record.owner, handle)
+        self.lives.was_taken(handle, record.owner, self._open.get(handle, ()))
         lower = [
             key
             for key, other in self.leases.items()
@@ -177,6 +191,7 @@ class Judge:
                 and self.fleet.is_same_group(key[5:], handle)
             ]
             failed_at = self._failed_at.get(caller.name, -1e9)
+            self.claims.won(record.owner, failed_at=failed_at)
             share = self.fleet.share(handle, record.owner, caller.name, now, failed_at=failed_at)
             if share is not None and len(held) + 1 > share:
                 self.fail("P6", f"{record.owner} took {resource} and holds {len(held) + 1} of a share of {share}")
@@ -190,6 +205,7 @@ class Judge:
             return
         if self.now >= self._proof_at.get((resource, epoch), -1e9) + before.lifetime_s:
             return  # it had lapsed: a renewal that landed too late is undone
+        self.effects.released(caller, handle)
         for turn in self._open.get(handle, ()):
             if turn.can_act and turn.owner == owner and turn.epoch == epoch:
                 self.fail("P1", f"{owner} gave {resource} back while its turn {turn.turn_id} ran")
@@ -208,11 +224,16 @@ class Judge:
             record = _lease_decoder.decode(value)
             if record.epoch == 0 and not record.released:
                 self._claiming[process.name, key] = self.now
+                if record.owner == process.name and key.startswith("seat."):
+                    self.claims.leaves(process, key[5:])
+        if bucket == MAILBOXES:
+            self.mailboxes.writing(process, key, value)
         if bucket != LEDGER or value is None:
             return
         record = msgspec.json.decode(value, type=dict[str, Any])
         turn = self.turns.get(record.get("turn_id", ""))
-        handle = key.partition(".")[0]
+        handle, _, trigger = key.partition(".")
+        self.effects.recording(handle, trigger)
         newest = self.newest.get(f"seat:{handle}", 0)
         if newest > record.get("epoch", 0) and not (turn is not None and turn.is_exempt):
             self.fail("P3", f"{process.name} records {key} under epoch {record.get('epoch')}, when {newest} was won")
@@ -259,6 +280,8 @@ class Judge:
         if age_s > self._ttl_s / 3 * self._stretch + _SLACK_S:
             self.fail("P7", f"{running.owner} began a turn of {running.handle} {age_s:.3f} s after its last renewal")
         for other in self._open.get(running.handle, ()):
+            if other.process is process:
+                self.fail("P1", f"{running.owner} began a turn of {running.handle} while another of it runs there")
             if other.can_act and other.owner != running.owner and self.now > other.process.thawed_at + _THAW_S:
                 self.fail("P1", f"{running.owner} began a turn of {running.handle} while {other.owner} runs one")
         tenure = self.leases.get(f"seat.{running.handle}")
@@ -267,6 +290,8 @@ class Judge:
         for trigger in running.triggers:
             self.mails.begun.add((running.handle, trigger))
             self._may_run(running, trigger)
+        self.effects.begins(running)
+        self.lives.turns(process, 1)
         self._open.setdefault(running.handle, []).append(running)
         return running
 
@@ -280,16 +305,22 @@ class Judge:
     def end(self, turn: RunningTurn, how: str) -> None:
         """A runner is done with a turn."""
         turn.ended = how
+        self.effects.ends(turn)
         self._history.note("end", turn.handle, turn.owner, turn.epoch, how)
         if turn in self._open.get(turn.handle, ()):
             self._open[turn.handle].remove(turn)
+            self.lives.turns(turn.process, -1)
 
     def died(self, process: Process) -> None:
         """A process is gone; so is whatever it ran."""
+        self.claims.died(process)
+        self.lives.died(process)
+        self.effects.died(process)
         for turns in self._open.values():
             turns[:] = [turn for turn in turns if turn.process is not process]
 
     def _may_act(self, turn: RunningTurn, what: str) -> None:
+        self.lives.acts(turn.process, turn.handle)
         resource = f"seat:{turn.handle}"
         newest = self.newest.get(resource, 0)
         if newest != turn.epoch:

@@ -36,6 +36,8 @@ class MailObserver(Protocol):
 
     def acked(self, topic: str, message_id: str, sequence: int) -> None: ...
 
+    def deleted(self, subscription: Subscription) -> None: ...
+
 
 class SimMailBroker(TwinBroker):
     """The broker."""
@@ -60,6 +62,12 @@ class SimMailBroker(TwinBroker):
         super().ack(subscription, sequence)
         if pending is not None:
             self._observer.acked(subscription.topic, pending.message.id, sequence)
+
+    def delete(self, subscription: Subscription) -> bool:
+        was_there = super().delete(subscription)
+        if was_there:
+            self._observer.deleted(subscription)
+        return was_there
 
     def open_pull(self, subscription: Subscription, count: int, wait_s: float) -> TwinPull:
         pull = super().open_pull(subscription, count, wait_s)

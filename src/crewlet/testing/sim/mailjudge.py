@@ -8,9 +8,11 @@ import msgspec
 
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import outgoing_id
+from crewlet.ports.mail import Subscription
 from crewlet.testing.sim.facts import RunningTurn
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.mail import SimMailBroker
+from crewlet.testing.sim.mailboxjudge import MailboxJudge
 
 _MAX_ORDINAL = 16
 
@@ -23,6 +25,7 @@ class Accepted:
     message_id: str
     is_acked: bool = False
     is_dead: bool = False
+    is_removed: bool = False
 
 
 class MailJudge:
@@ -31,6 +34,7 @@ class MailJudge:
     Args:
         fail: called with a promise and how it was broken.
         turns: every turn that was begun, by id.
+        mailboxes: judges what is deleted.
 
     Attributes:
         fed: the ids of the mail from outside.
@@ -39,9 +43,16 @@ class MailJudge:
         begun: what a turn has begun on, likewise.
     """
 
-    def __init__(self, history: History, turns: Mapping[str, RunningTurn], fail: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        history: History,
+        turns: Mapping[str, RunningTurn],
+        mailboxes: MailboxJudge,
+        fail: Callable[[str, str], None],
+    ) -> None:
         self._history = history
         self._turns = turns
+        self._mailboxes = mailboxes
         self._fail = fail
         self.fed: set[str] = set()
         self.accepted_mail: dict[tuple[str, int], Accepted] = {}
@@ -78,10 +89,18 @@ class MailJudge:
         if trigger not in self.recorded and trigger not in self.unrecorded and not mail.is_dead:
             self._fail("P4", f"{message_id} of {mail.handle} was settled, and nobody has recorded it as finished")
 
+    def deleted(self, subscription: Subscription) -> None:
+        self._history.note("deleted", subscription.topic)
+        self._mailboxes.deleted(subscription)
+        for (topic, _), accepted in self.accepted_mail.items():
+            if topic == subscription.topic:
+                accepted.is_removed = True
+
     def unaccounted(self, mail: SimMailBroker) -> list[str]:
         """Accepted mail that is neither settled nor waiting: it is gone."""
         return [
             accepted.message_id
             for (topic, sequence), accepted in self.accepted_mail.items()
-            if not accepted.is_acked and not accepted.is_dead and not mail.is_unsettled(topic, sequence)
+            if not (accepted.is_acked or accepted.is_dead or accepted.is_removed)
+            and not mail.is_unsettled(topic, sequence)
         ]

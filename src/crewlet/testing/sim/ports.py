@@ -5,7 +5,7 @@ from collections.abc import Callable
 from crewlet.node.assembly import Ports
 from crewlet.ports.cells import CellStore
 from crewlet.ports.clock import Clock
-from crewlet.ports.deadline import NoDeadline
+from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.history import History, NoHistory
 from crewlet.ports.mail import Mail
@@ -26,6 +26,7 @@ def ports_over(
     clock: Clock,
     entropy: Entropy,
     programs: Programs,
+    deadline: Deadline | None = None,
     history: History | None = None,
     tool_servers: ToolServers | None = None,
 ) -> Ports:
@@ -58,7 +59,7 @@ def ports_over(
         signals=SimSignals(signals, wire, wire.own),
         clock=clock,
         entropy=entropy,
-        deadline=NoDeadline(),
+        deadline=deadline or NoDeadline(),
         leases_can_lapse=True,
         history=history or NoHistory(),
         tool_servers=tool_servers,

@@ -34,6 +34,7 @@ class Stage:
     calm: "Calm"
     world: Context
     ttl_s: float
+    grace_s: float
 
 
 class Calm:

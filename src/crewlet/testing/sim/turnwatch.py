@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crewlet.ports.errors import Fenced
+from crewlet.testing.sim.children import READ, WRITE
 from crewlet.testing.sim.clock import SimClock
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.facts import RunningTurn
 from crewlet.testing.sim.judge import Judge
 from crewlet.testing.sim.loop import Process
 from crewlet.turns.runners.script import ScriptTurns
-from crewlet.turns.turn import Turn, TurnBroke, TurnResult
+from crewlet.turns.turn import Tools, Turn, TurnBroke, TurnResult
 
 TURN: ContextVar[RunningTurn | None] = ContextVar("simulated turn", default=None)
 
 PLANTED = "a planted panic"
 _ROUND_S = 0.7
+_WRITES = (0, 0, 0, 1, 2)
 
 
 @dataclass(slots=True)
@@ -66,6 +68,8 @@ class WatchedTurns:
                 turn.reach("a call that leaves the system")
                 running.is_exempt = True
                 judge.act(running, "reached outside")
+            if turn.tools is not None and turn.seat.tool_servers:
+                await self._call_tools(turn, turn.tools)
             rounds = _Rounds(self._clock, turn, lambda: judge.act(running, "took a step"))
             result = await ScriptTurns(clock=rounds).run(turn)
             if dice.chance(luck.breaks):
@@ -86,6 +90,13 @@ class WatchedTurns:
             raise
         finally:
             judge.end(running, how)
+
+    async def _call_tools(self, turn: Turn, tools: Tools) -> None:
+        """Most turns only look; some write, perhaps twice the same."""
+        server, dice = turn.seat.handle, self._dice
+        await tools.call(f"{server}_{READ}", {"page": dice.below(2)})
+        for _ in range(dice.pick(_WRITES)):
+            await tools.call(f"{server}_{WRITE}", {"text": dice.pick(("one", "two"))})
 
 
 class _Rounds:

@@ -142,6 +142,8 @@ class _World:
         self._defects = defects
         self._dice = Dice(options.seed, "world")
         self._ttl_s = self._dice.pick((15.0, 45.0))
+        # As in earnest far above what a presence may be behind.
+        self._grace_s = 1.5 * self._ttl_s + Dice(options.seed, "grace").pick((40.0, 40.0, 200.0))
         company = company_of(options.seed, options.nodes, options.seats, ttl_s=self._ttl_s)
         self._roll = Roll(company, options.nodes)
         self.kinds = self._switched_on()
@@ -155,6 +157,7 @@ class _World:
             self.history,
             self._broker,
             ttl_s=self._ttl_s,
+            grace_s=self._grace_s,
             drift=_DRIFT,
             on_violation=self._violated,
         )
@@ -211,6 +214,7 @@ class _World:
             Calm(),
             world,
             self._ttl_s,
+            self._grace_s,
         )
 
     async def _scenario(self, stage: Stage, machines: Sequence[Machine]) -> None:
@@ -293,6 +297,8 @@ class _World:
     async def _second(self, machines: Sequence[Machine]) -> None:
         await asyncio.sleep(1.0)
         lives = [machine.life for machine in machines if machine.life is not None]
+        for life in lives:
+            life.look()
         self.judge.look({life.owner: life.process.thawed_at for life in lives if life.process.is_running})
         if self._calm.lasts(2 * self._ttl_s):
             living = [each for life in lives if (each := life.living()) is not None]

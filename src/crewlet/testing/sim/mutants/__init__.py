@@ -4,8 +4,32 @@ Belongs here: one function a bug, a module a subject, and the search for seeds, 
 They prove the simulator, not the code.
 """
 
-from crewlet.testing.sim.mutants import admission, leases, ownership, pausing, turns
+from crewlet.testing.sim.mutants import (
+    admission,
+    claiming,
+    effects,
+    leases,
+    lives,
+    mailboxes,
+    ownership,
+    pausing,
+    turns,
+)
 from crewlet.testing.sim.mutants.hunting import Catch, hunt
 from crewlet.testing.sim.mutants.planting import names, planted
 
-__all__ = ["Catch", "admission", "hunt", "leases", "names", "ownership", "pausing", "planted", "turns"]
+__all__ = [
+    "Catch",
+    "admission",
+    "claiming",
+    "effects",
+    "hunt",
+    "leases",
+    "lives",
+    "mailboxes",
+    "names",
+    "ownership",
+    "pausing",
+    "planted",
+    "turns",
+]

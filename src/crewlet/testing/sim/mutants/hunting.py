@@ -14,14 +14,14 @@ class Catch:
         options: the simulation.
         code: its exit code.
         promise: what its finding begins with.
-        seeds: of so many, from the pinned one on, the first that finds anything must find it. More than 1 for a bug
-            that shows at one instant only, which every change of the code moves.
+        seeds: of so many, from the pinned one on, the first that finds anything must find it: every change of
+            the code moves what happens when.
     """
 
     options: SimOptions
     code: int = SAFETY
     promise: str = ""
-    seeds: int = 1
+    seeds: int = 10
 
 
 def hunt(name: str, options: SimOptions, seeds: range) -> SimReport | None:

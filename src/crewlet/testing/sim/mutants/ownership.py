@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from crewlet.ports.errors import Fenced
 from crewlet.seats import admission, allotment
 from crewlet.seats.claiming import Claimer
 from crewlet.seats.fence import SeatFence
@@ -75,7 +76,12 @@ def _fence_without_clock(stack: ExitStack) -> None:
     def notice(self: SeatFence) -> None:
         return
 
+    def check(self: SeatFence) -> None:
+        if self._closed.is_set:
+            raise Fenced("closed")
+
     put(stack, SeatFence, "_notice_lapse", notice)
+    put(stack, SeatFence, "check", check)
 
 
 @plant("stuck seat not charged")
