@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench sim mutants lock clean
+.PHONY: help setup demo test long check bench sim mutants lock clean
 
 help: ## say what there is
 	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -29,8 +29,11 @@ test: setup ## everything that CI runs
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone"
-	$(BIN)/python -m pytest -q -n 4 --dist loadfile -m process
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "process and not long"
 	$(BIN)/python -m pytest -q -m "alone and not process"
+
+long: setup ## process tests that take minutes: effects at each point of a turn, orders of kills, outages, clocks, poison
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m long
 
 check: setup ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff format .

@@ -9,7 +9,7 @@ import pytest
 from fleet_kit import NodeProcess, runs
 from process_kit import PROGRAMS, is_running
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(240)]
 
 TTL_S = 6.0
 HOUR_S = 3600.0

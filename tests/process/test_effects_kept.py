@@ -12,7 +12,7 @@ import pytest
 from effects_rig import POINTS, UNIT, Outside, assert_as_documented, outside, scene
 from fleet_kit import NodeProcess
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

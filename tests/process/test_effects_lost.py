@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from effects_rig import POINTS, Outside, assert_as_documented, outside, scene
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 from fleet_kit import NodeProcess, runs
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.real,
     pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform != "linux", reason="what a killed parent leaves is ended on Linux only"),

@@ -10,7 +10,7 @@ import pytest
 from fleet_kit import NodeProcess, Run, runs
 from process_kit import is_running
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(240)]
 
 LONG_TTL_S, SHORT_TTL_S = 12.0, 6.0
 """Long where it must not pass: half of it has to end well before what is left of a lease that was not renewed since."""

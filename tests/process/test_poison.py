@@ -12,7 +12,7 @@ from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.testing.brokers import Server, one_server
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(240)]
 
 TTL_S = 6.0
 BUDGET = 25

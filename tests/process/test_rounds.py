@@ -11,7 +11,11 @@ from process_kit import ENV, children, is_running, until
 from crewlet.adapters.process import LocalPrograms
 from crewlet.ports.programs import Program, ProgramSpec
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.timeout(240),
+]
 
 SEATS, ROUNDS, SIDE_BY_SIDE = 20, 500, 10
 STUBBORN = "trap '' TERM; (sleep 60 &) ; setsid sleep 60 & sleep 60"

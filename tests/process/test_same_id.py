@@ -12,7 +12,7 @@ import psutil
 import pytest
 from fleet_kit import NodeProcess, runs
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(240)]
 
 TTL_S = 6.0
 
