@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Coroutine, Generator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,6 @@ from crewlet.supervisor.parent import BROKER_TOKEN_ENV, BROKER_URL_ENV
 from crewlet.supervisor.watchdog import Watchdog
 from crewlet.turns.runners import minimal_env
 from crewlet.turns.runners.llm import refuse_without_extra
-from crewlet.web.app import create_app
-from crewlet.web.server import serve
 
 _log = structlog.get_logger()
 
@@ -73,7 +72,7 @@ def run_node(settings: Settings, company: Company) -> int:
     if "seats" in settings.node.roles:
         refuse_without_extra(company.seats)
     faulthandler.register(signal.SIGUSR2, all_threads=True)
-    _load_what_tools_need(settings, company)
+    _load_what_is_needed(settings, company)
     try:
         with _data_dir_locked(settings.node.data_dir):
             return _run(_main(settings, company))
@@ -82,8 +81,10 @@ def run_node(settings: Settings, company: Company) -> int:
         return 1
 
 
-def _load_what_tools_need(settings: Settings, company: Company) -> None:
-    """Before anything runs that could wait for it."""
+def _load_what_is_needed(settings: Settings, company: Company) -> None:
+    """What some nodes do without and is slow to load, before anything runs that could wait for it."""
+    if settings.api.port != 0:
+        import_module("crewlet.web.app")
     wanting = [seat.handle for seat in company.seats if seat.tool_servers]
     if not wanting or "seats" not in settings.node.roles:
         return
@@ -281,6 +282,10 @@ async def _served(node: Node, settings: Settings) -> AsyncGenerator[None]:
     if settings.api.port == 0:
         yield
         return
+    # A node without an API loads no web framework.
+    from crewlet.web.app import create_app
+    from crewlet.web.server import serve
+
     port = 0 if settings.api.port == "auto" else settings.api.port
     server = await serve(create_app(node, settings.api), settings.api.host, port)
     try:

@@ -10,6 +10,7 @@ import pytest
 
 from crewlet import __version__
 from crewlet.cli import main
+from crewlet.cli.app import COMMANDS, load
 from crewlet.company.document import load_company
 from crewlet.node.settings import load_settings
 from crewlet.supervisor.plan import PLAN_ENV, UpPlan
@@ -51,9 +52,48 @@ def test_up_loads_nothing_but_the_standard_library_and_the_supervisor() -> None:
     }
 
 
-def test_a_command_that_asks_a_node_loads_no_server_and_no_broker_client() -> None:
-    loaded = loaded_by("import crewlet.cli.app")
-    assert not {name.split(".")[0] for name in loaded} & {"fastapi", "uvicorn", "nats", "pydantic", "uvloop", "rich"}
+SLOW = {
+    "anthropic", "apsw", "cronsim", "fastapi", "jinja2", "mcp", "msgspec", "nats", "openai", "opentelemetry",
+    "prometheus_client", "psutil", "pydantic", "pydantic_ai", "rich", "sse_starlette", "starlette", "structlog",
+    "uvicorn", "uvloop", "yaml",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (["--help"], set[str]()),
+        # The command line's library brings pydantic as soon as it reads an option.
+        (["--version"], {"pydantic"}),
+        (["seat", "list"], {"yaml", "pydantic"}),
+        (["status"], {"yaml", "pydantic"}),
+        (["validate"], {"yaml", "pydantic", "msgspec", "cronsim"}),
+        (["plan", "--nodes", "a,b"], {"yaml", "pydantic", "msgspec", "cronsim"}),
+        (["up-plan"], {"yaml", "pydantic", "msgspec", "cronsim"}),
+    ],
+)
+def test_a_command_loads_only_what_it_works_with(command: list[str], needed: set[str]) -> None:
+    assert main(["init"]) == 0
+    loaded = loaded_by(f"from crewlet.cli import main; main({command!r})")
+    assert "typer" in loaded and {name.split(".")[0] for name in loaded} & SLOW <= needed
+    others = {f"crewlet.cli.{module}" for name, (module, _) in COMMANDS.items() if name not in command}
+    assert loaded & others <= {"crewlet.cli.version", "crewlet.cli.tail", "crewlet.cli.up"}
+
+
+def test_a_node_loads_no_framework_that_its_company_and_settings_do_not_ask_for() -> None:
+    loaded = loaded_by("import crewlet.cli.node, crewlet.wiring")
+    assert "nats" in loaded
+    unwanted = {"pydantic_ai", "mcp", "openai", "anthropic", "jsonschema", "fastapi", "starlette", "uvicorn"}
+    assert not {name.split(".")[0] for name in loaded} & unwanted
+
+
+def test_every_command_is_listed_whole_and_loads(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = capfd.readouterr().out
+    for name, (_, line) in COMMANDS.items():
+        assert f"  {name}" in listed and line in listed
+        assert load(name).name in (name, "") and main([name, "--help"]) == 0
+        assert f"Usage: crewlet {name} " in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("module", ["crewlet", "crewlet.cli"])

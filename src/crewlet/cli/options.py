@@ -2,14 +2,15 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crewlet.cli import printing
-from crewlet.company.document import load_company
-from crewlet.company.model import Company
-from crewlet.node.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from crewlet.company.model import Company
+    from crewlet.node.settings import Settings
 
 DEFAULT_CONFIG = Path("crewlet.yaml")
 
@@ -43,12 +44,16 @@ UrlOption = Annotated[
 ]
 
 
-def load(config: Path) -> tuple[Settings, Company]:
+def load(config: Path) -> "tuple[Settings, Company]":
     """The settings of a file and the company that it names.
 
     Raises:
         ConfigRefused: one of them cannot be used.
     """
+    # Most commands ask a node, and wait for no reading of documents.
+    from crewlet.company.document import load_company
+    from crewlet.node.settings import load_settings
+
     settings = load_settings(config)
     # Shown relative where the user's own path was.
     folder = config.parent
@@ -56,5 +61,5 @@ def load(config: Path) -> tuple[Settings, Company]:
     return settings, load_company(shown or settings.company)
 
 
-def _is_below(settings: Settings, folder: Path) -> bool:
+def _is_below(settings: "Settings", folder: Path) -> bool:
     return not folder.is_absolute() and settings.company.is_relative_to(settings.path.parent)

@@ -12,8 +12,7 @@ from crewlet.ports.errors import CrewletError
 
 def run(args: Sequence[str]) -> int:
     """Run a command other than `up` and return its exit code."""
-    from crewlet.cli.app import app
-    from crewlet.cli.up import PLAN_ONLY
+    from crewlet.cli.app import PLAN_ONLY, app
 
     printing.wants_json = False
     is_plan = list(args[:1]) == ["up-plan"]

@@ -5,13 +5,11 @@ import sys
 
 import typer
 
+from crewlet.cli.app import PLAN_ONLY
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, load
 from crewlet.node.settings import Settings
 from crewlet.supervisor.brokerplan import BrokerPlan, ClusterPlan
 from crewlet.supervisor.plan import PLAN_ENV, UpPlan
-
-PLAN_ONLY = object()
-"""The context's object when the plan is to be written and nothing run."""
 
 
 def up(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG) -> None:
