@@ -51,3 +51,17 @@ def test_every_package_says_what_belongs_in_it() -> None:
     for package in packages:
         text = (package / "__init__.py").read_text(encoding="utf-8")
         assert "Belongs here:" in text and "Does not:" in text, package.name
+
+
+def test_the_setup_installs_nothing_that_the_lock_does_not_pin(tmp_path: Path) -> None:
+    lines = [line.strip() for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()]
+    installs = [line for line in lines if "pip install" in line or "pip sync" in line]
+    assert len(installs) == 3
+    for line in installs:
+        assert "--require-hashes" in line or {"--no-deps", "--no-build-isolation"} <= set(line.split()), line
+    extract = next(line for line in lines if line.startswith("sed ")).replace("$(VENV)", str(tmp_path)).partition(" > ")
+    got = subprocess.run(
+        extract[0], shell=True, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    assert got.startswith("uv==") and got.count("==") == 1 and got.count("--hash=sha256:") > 5
+    assert got.splitlines()[-1].strip().startswith(("--hash", "#"))
