@@ -21,13 +21,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer instead of waiting for it. No sockets, no threads."""
 
     def __init__(self) -> None:
-        self._virtual_s = 0.0
+        self.now_s = 0.0
         super().__init__(_NoWait(self))
         # The loop fires what is due before now plus this; with nothing added a timer would never be due at its instant.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
-        return self._virtual_s
+        return self.now_s
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
         raise RuntimeError("virtual time has no threads")
@@ -39,7 +39,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if seconds > 0:
             # The heap of timers is the loop's own; its head is what the loop computed the wait from.
             scheduled = cast("list[asyncio.TimerHandle]", getattr(self, "_scheduled"))  # noqa: B009
-            self._virtual_s = max(self._virtual_s, scheduled[0].when())
+            self.now_s = max(self.now_s, scheduled[0].when())
 
 
 class VirtualClock:

@@ -1,6 +1,5 @@
 """A simulated machine's clock."""
 
-import asyncio
 from datetime import datetime, timedelta
 
 from crewlet.testing.sim.loop import SimLoop
@@ -19,11 +18,11 @@ class SimClock:
         return EPOCH + timedelta(seconds=self.elapsed())
 
     def elapsed(self) -> float:
-        return self._offset_s + self._rate * self._loop.time()
+        return self._offset_s + self._rate * self._loop.now_s
 
     def when(self, reading: float) -> float:
         """The true time at which it shows that."""
         return (reading - self._offset_s) / self._rate
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds) / self._rate)
+        await self._loop.sleep(seconds / self._rate)

@@ -8,12 +8,14 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from crewlet.ports.errors import Unavailable
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.history import History
-from crewlet.testing.sim.loop import PROCESS, Process
+from crewlet.testing.sim.loop import PROCESS, Process, SimLoop
 
 T = TypeVar("T")
 
@@ -75,6 +77,8 @@ class Broker:
         self._electing_until[stream] = until
 
     def is_electing(self, stream: str) -> bool:
+        if not self._electing_until:
+            return False
         until = self._electing_until.get(stream)
         return until is not None and asyncio.get_running_loop().time() < until
 
@@ -104,8 +108,7 @@ class Broker:
         self._stalled.append(arrive)
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(msgspec.Struct):
     """One try of a question. `until` is when its sender stops waiting."""
 
     stream: str
@@ -124,14 +127,16 @@ class _Stream:
         self._arriving: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.last_at = 0.0
 
-    def add(self, loop: asyncio.AbstractEventLoop, delay_s: float, arrive: Callable[..., None], *args: Any) -> float:
+    def add(self, loop: SimLoop, delay_s: float, arrive: Callable[..., None], *args: Any) -> float:
         """Have something arrive then, or when what left before it does. Returns when."""
-        now, last_at = loop.time(), self.last_at
+        now, last_at = loop.now_s, self.last_at
         at = now + delay_s
-        if at <= last_at and last_at > now:
-            self._arriving.append((arrive, args))
-            return last_at
-        self.last_at = at = max(at, last_at)
+        if at <= last_at:
+            if last_at > now:
+                self._arriving.append((arrive, args))
+                return last_at
+            at = last_at
+        self.last_at = at
         self._arriving = [(arrive, args)]
         loop.call_at(at, _arrive_together, self._arriving, context=self._world)
         return at
@@ -141,6 +146,7 @@ class Wire:
     """One node incarnation's connection. What runs in its context `own` belongs to the process."""
 
     def __init__(self, process: Process, line: Line, broker: Broker, dice: Dice, world: Context) -> None:
+        self._loop = cast(SimLoop, asyncio.get_running_loop())
         self._process = process
         self._line = line
         self._broker = broker
@@ -173,61 +179,61 @@ class Wire:
 
         Cancellation: what is on its way still arrives.
         """
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + budget_s
+        loop = self._loop
+        ends = loop.now_s + budget_s
         while True:
             if before_each is not None:
                 before_each()
-            now = loop.time()
+            now = loop.now_s
             answer: asyncio.Future[T] = loop.create_future()
             self._send(_Request(stream, effect, answer, now + min(try_s, max(0.05, ends - now))))
             try:
                 return await answer
             except Unavailable:
-                if loop.time() + pause_s >= ends:
+                if loop.now_s + pause_s >= ends:
                     raise
-            await asyncio.sleep(pause_s)
+            await loop.sleep(pause_s)
 
     async def crossing(self, sent_at: float) -> bool:
         """Wait until something that left the broker then has arrived. False: it never does."""
         line = self._line
         if line.cut_back or self._broker.is_down or self._dice.chance(line.lost_back):
             return False
-        wait_s = sent_at + self._delay() - asyncio.get_running_loop().time()
+        wait_s = sent_at + self._delay() - self._loop.now_s
         if wait_s > 0:
-            await asyncio.sleep(wait_s)
+            await self._loop.sleep(wait_s)
         return True
 
     def tell(self, effect: Callable[[], None]) -> None:
         """Send something to the broker, in order with what is asked of it, and never hear of it."""
         line = self._line
         if not (line.cut_out or (line.lost_out and self._dice.chance(line.lost_out))):
-            self._out.add(asyncio.get_running_loop(), self._delay(), self._told, effect)
+            self._out.add(self._loop, self._delay(), self._told, effect)
 
     def push(self, arrive: Callable[..., None], *args: Any) -> bool:
         """Send something from the broker, in order with its answers. False: it never arrives.
 
         It goes out with what is on its way already, as a server flushes a connection.
         """
-        line, back, loop = self._line, self._back, asyncio.get_running_loop()
+        line, back, loop = self._line, self._back, self._loop
         if line.cut_back or self._broker.is_down or (line.lost_back and self._dice.chance(line.lost_back)):
             return False
-        is_under_way = back.last_at > loop.time()
+        is_under_way = back.last_at > loop.now_s
         back.add(loop, 0.0 if is_under_way else self._delay(), arrive, *args)
         return True
 
     def notice_silence(self, notice: Callable[[], None]) -> None:
         """Have the node notice, after a while, that something did not arrive."""
-        loop = asyncio.get_running_loop()
-        loop.call_at(loop.time() + self._broker.silence_s, notice, context=self._world)
+        loop = self._loop
+        loop.call_at(loop.now_s + self._broker.silence_s, notice, context=self._world)
 
     def _send(self, request: "_Request") -> None:
-        line, loop = self._line, asyncio.get_running_loop()
+        line, loop = self._line, self._loop
         if line.cut_out or (line.lost_out and self._dice.chance(line.lost_out)):
             self._gives_up(request)
             return
         if line.late and self._dice.chance(line.late):
-            at = loop.time() + self._dice.between(0.0, line.late_s)
+            at = loop.now_s + self._dice.between(0.0, line.late_s)
             loop.call_at(at, self._arrive, request, context=self._world)
         else:
             at = self._out.add(loop, self._delay(), self._arrive, request)
@@ -258,7 +264,7 @@ class Wire:
         if line.cut_back or (line.lost_back and self._dice.chance(line.lost_back)):
             self._gives_up(request)
             return
-        at = self._back.add(asyncio.get_running_loop(), self._delay(), _tell, request.answer, result, error)
+        at = self._back.add(self._loop, self._delay(), _tell, request.answer, result, error)
         if at >= request.until:
             self._gives_up(request)
 
@@ -270,8 +276,8 @@ class Wire:
 
     def _gives_up(self, request: "_Request") -> None:
         """No answer comes in time: the node notices when its patience ends, unless it sleeps then and one comes."""
-        loop = asyncio.get_running_loop()
-        if loop.time() <= request.until:
+        loop = self._loop
+        if loop.now_s <= request.until:
             loop.call_at(request.until, _give_up, request.answer, context=self.own)
 
     def _delay(self) -> float:
