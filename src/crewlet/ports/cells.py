@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 
 import msgspec
 
+from crewlet.kit.together import side_by_side
 from crewlet.ports.errors import Unavailable
 
 
@@ -178,6 +179,22 @@ class Cells(Protocol):
             Unavailable: nobody answered.
         """
         ...
+
+    async def look(self, key: str) -> tuple[Entry | None, Mark]:
+        """`read` and `mark`, asked side by side: what a key says, and what time it is there.
+
+        Raises:
+            Unavailable: nobody answered one of the two.
+        """
+        return await side_by_side(self.read(key), self.mark())
+
+    async def look_over(self, prefix: str = "") -> tuple[Sequence[Entry], Mark]:
+        """`list` and `mark`, asked side by side.
+
+        Raises:
+            Unavailable: nobody answered one of the two.
+        """
+        return await side_by_side(self.list(prefix), self.mark())
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
         """Write a key that is not there (never was, was removed, or aged out)."""

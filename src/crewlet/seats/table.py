@@ -1,19 +1,17 @@
 """One bucket of lease records: reads beside the store's clock, and writes that bring their own age where they must."""
 
-import asyncio
 import math
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import TypeVar
 
 from crewlet.kit.refusal import ConfigRefused
+from crewlet.kit.together import side_by_side
 from crewlet.ports.cells import Cells, Entry, Mark, WriteResult
 from crewlet.ports.clock import Clock
 from crewlet.seats.records import Found, LeaseRecord, encode, judge, lifetime_s
 
 A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class LeaseTable:
             Unavailable: nobody answered.
         """
         asked_at = self._clock.elapsed()
-        entry, mark = await side_by_side(self.cells.read(key), self.cells.mark())
+        entry, mark = await self.cells.look(key)
         return self._look(entry, mark, asked_at)
 
     async def look_beside(self, key: str, other: Awaitable[A]) -> tuple[Look, A]:
@@ -88,7 +86,7 @@ class LeaseTable:
             Unavailable: nobody answered.
         """
         asked_at = self._clock.elapsed()
-        entry, mark, more = await side_by_side(self.cells.read(key), self.cells.mark(), other)
+        (entry, mark), more = await side_by_side(self.cells.look(key), other)
         return self._look(entry, mark, asked_at), more
 
     def _look(self, entry: Entry | None, mark: Mark, asked_at: float) -> Look:
@@ -123,7 +121,7 @@ class LeaseTable:
         Raises:
             Unavailable: nobody answered.
         """
-        entries, mark = await side_by_side(self.cells.list(prefix), self.cells.mark())
+        entries, mark = await self.cells.look_over(prefix)
         return [found for entry in entries if (found := judge(entry, mark.store_now, self.age_s)).is_held]
 
     def lifetime_s(self, record: LeaseRecord) -> float:
@@ -138,19 +136,3 @@ class LeaseTable:
     def _entry_ttl_s(self, record: LeaseRecord) -> float | None:
         # Whole seconds, rounded up: a store may know no others. The record itself says when it lapses.
         return float(math.ceil(self.lifetime_s(record))) if self._has_entry_ttl else None
-
-
-@overload
-async def side_by_side(one: Awaitable[A], two: Awaitable[B], /) -> tuple[A, B]: ...
-@overload
-async def side_by_side(one: Awaitable[A], two: Awaitable[B], three: Awaitable[C], /) -> tuple[A, B, C]: ...
-async def side_by_side(*questions: Awaitable[Any]) -> tuple[Any, ...]:
-    """Await two or three at the same time. A failure is raised once all have ended; none is left running.
-
-    Cancellation: cancels them all.
-    """
-    answers = await asyncio.gather(*questions, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return tuple(answers)

@@ -106,9 +106,10 @@ class SimBucket:
     def mark(self) -> Mark:
         return Mark(self._store.now(), self._last_revision)
 
-    def list(self, prefix: str) -> list[Entry]:
+    def survey(self, prefix: str) -> tuple[Sequence[Entry], float]:
+        """What is there, by key, and when that was."""
         live = (self._live(key) for key in sorted(self.held) if key.startswith(prefix))
-        return [entry for entry in live if entry is not None]
+        return [entry for entry in live if entry is not None], asyncio.get_running_loop().time()
 
     def write(
         self, write_id: str, key: str, value: bytes | None, expect: int | None, ttl_s: float | None
@@ -249,16 +250,23 @@ class SimCells(Cells):
     async def mark(self) -> Mark:
         return await self._question("", self._bucket.mark)
 
+    async def look(self, key: str) -> tuple[Entry | None, Mark]:
+        check_key(key)
+        self._on_call.reading(self.name, key)
+        return await self._questions(key, lambda: self._bucket.read(key))
+
     async def list(self, prefix: str = "") -> Sequence[Entry]:
         check_prefix(prefix)
-        looked_at: list[float] = []
+        return self._listed(prefix, await self._question(prefix, lambda: self._bucket.survey(prefix)))
 
-        def effect() -> Sequence[Entry]:
-            looked_at.append(asyncio.get_running_loop().time())
-            return self._bucket.list(prefix)
+    async def look_over(self, prefix: str = "") -> tuple[Sequence[Entry], Mark]:
+        check_prefix(prefix)
+        survey, mark = await self._questions(prefix, lambda: self._bucket.survey(prefix))
+        return self._listed(prefix, survey), mark
 
-        entries = await self._question(prefix, effect)
-        self._on_call.listed(self.name, prefix, looked_at[0])
+    def _listed(self, prefix: str, survey: tuple[Sequence[Entry], float]) -> Sequence[Entry]:
+        entries, looked_at = survey
+        self._on_call.listed(self.name, prefix, looked_at)
         return entries
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
@@ -310,6 +318,15 @@ class SimCells(Cells):
     async def _question(self, key: str, effect: Callable[[], T]) -> T:
         try:
             return await self._wire.ask(self.name, effect, budget_s=self._budget_s, try_s=self._try_s)
+        except (Unavailable, asyncio.CancelledError):
+            self._on_call.unread(self.name, key)
+            raise
+
+    async def _questions(self, key: str, effect: Callable[[], T]) -> tuple[T, Mark]:
+        """One about a key, and the mark, side by side and in no order."""
+        mark = self._bucket.mark
+        try:
+            return await self._wire.ask_both(self.name, effect, mark, budget_s=self._budget_s, try_s=self._try_s)
         except (Unavailable, asyncio.CancelledError):
             self._on_call.unread(self.name, key)
             raise

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 _TOGETHER = 512
 
+Fact = str | int | None
+
 
 class Event(NamedTuple):
     """One thing that happened.
@@ -34,20 +36,24 @@ class History:
 
     def __init__(self, *, kept: int = 100_000) -> None:
         self._digest = hashlib.sha256()
-        self._undigested: list[str] = []
+        self._undigested: list[tuple[float, str, tuple[Fact, ...]]] = []
         self._kept = kept
-        self.events: list[Event] = []
+        self._events: list[tuple[float, str, tuple[Fact, ...]]] = []
         self.counts: Counter[str] = Counter()
 
-    def note(self, kind: str, *facts: object) -> None:
-        at, texts = asyncio.get_running_loop().time(), tuple(map(str, facts))
-        self._undigested.append(f"{at!r}|{kind}|{'|'.join(texts)}\n")
+    def note(self, kind: str, *facts: Fact) -> None:
+        event = asyncio.get_running_loop().time(), kind, facts
+        self._undigested.append(event)
         if len(self._undigested) == _TOGETHER:
             self._digest_now()
         self.counts[kind] += 1
-        self.events.append(Event(at, kind, texts))
-        if len(self.events) > 2 * self._kept:
-            del self.events[: self._kept]
+        self._events.append(event)
+        if len(self._events) > 2 * self._kept:
+            del self._events[: self._kept]
+
+    def newest(self, count: int) -> tuple[Event, ...]:
+        """The last events, oldest first."""
+        return tuple(Event(at, kind, tuple(map(str, facts))) for at, kind, facts in self._events[-count:])
 
     @property
     def hash(self) -> str:
@@ -55,5 +61,5 @@ class History:
         return self._digest.hexdigest()[:16]
 
     def _digest_now(self) -> None:
-        self._digest.update("".join(self._undigested).encode())
+        self._digest.update(repr(self._undigested).encode())
         self._undigested.clear()

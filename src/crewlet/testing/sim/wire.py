@@ -18,9 +18,13 @@ from crewlet.testing.sim.history import History
 from crewlet.testing.sim.loop import PROCESS, Process, SimLoop
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 DELAY_S = 0.002
 """The usual time of one crossing, at most."""
+
+_PAUSE_S = 0.1
+"""How long a client waits before it asks again."""
 
 
 @dataclass(slots=True)
@@ -164,7 +168,6 @@ class Wire:
         *,
         budget_s: float,
         try_s: float,
-        pause_s: float = 0.1,
         before_each: Callable[[], None] | None = None,
     ) -> T:
         """Have an effect at the broker, and hear of it; again while nobody answers, till the budget is spent.
@@ -179,20 +182,52 @@ class Wire:
 
         Cancellation: what is on its way still arrives.
         """
-        loop = self._loop
-        ends = loop.now_s + budget_s
+        ends = self._loop.now_s + budget_s
         while True:
             if before_each is not None:
                 before_each()
-            now = loop.now_s
-            answer: asyncio.Future[T] = loop.create_future()
-            self._send(_Request(stream, effect, answer, now + min(try_s, max(0.05, ends - now))))
             try:
-                return await answer
+                return await self._try(stream, effect, ends, try_s)
             except Unavailable:
-                if loop.now_s + pause_s >= ends:
+                if self._loop.now_s + _PAUSE_S >= ends:
                     raise
-            await loop.sleep(pause_s)
+            await self._loop.sleep(_PAUSE_S)
+
+    async def ask_both(
+        self, stream: str, one: Callable[[], T], two: Callable[[], U], *, budget_s: float, try_s: float
+    ) -> tuple[T, U]:
+        """Ask two things at once. What is not answered is asked again, by itself, till the budget is spent.
+
+        Raises:
+            Unavailable: nobody answered one of them.
+        """
+        ends = self._loop.now_s + budget_s
+        first, second = self._try(stream, one, ends, try_s), self._try(stream, two, ends, try_s)
+        try:
+            return await self._heard(stream, one, first, ends, try_s), await self._heard(
+                stream, two, second, ends, try_s
+            )
+        finally:
+            if not second.cancel() and not second.cancelled():
+                second.exception()  # nobody else may look
+
+    async def _heard(
+        self, stream: str, effect: Callable[[], T], answer: asyncio.Future[T], ends: float, try_s: float
+    ) -> T:
+        """The answer to a question that was asked, or to the same one asked again."""
+        try:
+            return await answer
+        except Unavailable:
+            left_s = ends - self._loop.now_s - _PAUSE_S
+            if left_s <= 0:
+                raise
+        await self._loop.sleep(_PAUSE_S)
+        return await self.ask(stream, effect, budget_s=left_s, try_s=try_s)
+
+    def _try(self, stream: str, effect: Callable[[], T], ends: float, try_s: float) -> asyncio.Future[T]:
+        now, answer = self._loop.now_s, self._loop.create_future()
+        self._send(_Request(stream, effect, answer, now + min(try_s, max(0.05, ends - now))))
+        return answer
 
     async def crossing(self, sent_at: float) -> bool:
         """Wait until something that left the broker then has arrived. False: it never does."""

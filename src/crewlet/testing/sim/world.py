@@ -130,7 +130,7 @@ def simulate(options: SimOptions) -> SimReport:
             world.kinds,
             loop.time(),
             dict(sorted(counts.items())),
-            tuple(world.history.events[-400:]) if code else (),
+            world.history.newest(400) if code else (),
             time.process_time() - began,
         )
 
