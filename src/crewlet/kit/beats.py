@@ -54,6 +54,10 @@ class Beat:
         """The loop has ended, or waits for as long as it must: it is not judged until its next stamp."""
         self._stamped_at = math.inf
 
+    def stamped_at(self) -> float:
+        """When it turned; infinite while it is not judged."""
+        return self._stamped_at
+
     def lag_s(self) -> float:
         """How long ago it turned; 0 or less while it is not judged."""
         return self._now() - self._stamped_at
@@ -83,5 +87,5 @@ class Beats:
 
     def worst(self) -> Lag | None:
         """The live loop that has not turned for longest; None when no loop is live."""
-        lags = [Lag(beat.name, beat.lag_s()) for beat in list(self._beats.values()) if beat.is_live]
-        return max(lags, key=lambda lag: lag.seconds, default=None)
+        oldest = min(list(self._beats.values()), key=Beat.stamped_at, default=None)
+        return Lag(oldest.name, oldest.lag_s()) if oldest is not None and oldest.is_live else None

@@ -1,6 +1,7 @@
 """Every subject that Crewlet uses is built here, so that no two places can disagree about one."""
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 from crewlet.ports.errors import Misuse
@@ -44,6 +45,7 @@ def reflect(handle: str) -> Subscription:
     return Subscription(_subject(handle, "reflect"), f"reflect-{handle}")
 
 
+@lru_cache(10_000)
 def mailbox(handle: str) -> tuple[Subscription, ...]:
     """The three subscriptions that together are a seat's mailbox."""
     return inbox(handle), control(handle), reflect(handle)

@@ -1,6 +1,7 @@
 """The grammar of bucket names, keys, prefixes and entries, checked alike by every adapter of `cells`."""
 
 import re
+from functools import lru_cache
 
 from crewlet.ports.cells import BucketSpec
 from crewlet.ports.errors import Misuse
@@ -10,6 +11,11 @@ MAX_VALUE_BYTES = 1024 * 1024
 _NAME = re.compile(r"[a-z0-9_]+", re.ASCII)
 _TOKEN = r"[-/_=a-zA-Z0-9]+"
 _KEY = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*", re.ASCII)
+
+
+@lru_cache(10_000)
+def _is_key(text: str) -> bool:
+    return _KEY.fullmatch(text) is not None
 
 
 def check_spec(spec: BucketSpec) -> None:
@@ -22,13 +28,13 @@ def check_spec(spec: BucketSpec) -> None:
 
 def check_key(key: str) -> None:
     """Raises Misuse unless `key` can name an entry."""
-    if not _KEY.fullmatch(key):
+    if not _is_key(key):
         raise Misuse(f"not a key: {key!r}")
 
 
 def check_prefix(prefix: str) -> None:
     """Raises Misuse unless `prefix` is empty or whole tokens with a closing dot."""
-    if prefix and not (prefix.endswith(".") and _KEY.fullmatch(prefix[:-1])):
+    if prefix and not (prefix.endswith(".") and _is_key(prefix[:-1])):
         raise Misuse(f"not a prefix of whole tokens with a closing dot: {prefix!r}")
 
 

@@ -5,6 +5,7 @@ then looks only at the lowest protocols it holds. It costs the same with ten lea
 """
 
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 import structlog
@@ -17,6 +18,7 @@ from crewlet.seats.view import IDLE_S, View
 
 __all__ = ["IDLE_S", "ProtocolGate"]
 
+_SHORT = 512
 _COUNTED = (prefix_of(SEAT), prefix_of(NODE))
 
 _log = structlog.get_logger()
@@ -33,6 +35,12 @@ class _Row(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Row)
 
 
+@lru_cache(10_000)
+def _short_row(value: bytes) -> _Row:
+    # A seat's renewal writes the same bytes again.
+    return _decoder.decode(value)
+
+
 class _Rows:
     """Leases by protocol, oldest write first."""
 
@@ -46,7 +54,7 @@ class _Rows:
         if not entry.key.startswith(_COUNTED):
             return
         try:
-            row = _decoder.decode(entry.value)
+            row = _short_row(entry.value) if len(entry.value) <= _SHORT else _decoder.decode(entry.value)
         except msgspec.MsgspecError:
             # It keeps claims of its own resource out until it ages out; it must not keep every claim out.
             _log.error("lease_record_unreadable", key=entry.key, revision=entry.revision)

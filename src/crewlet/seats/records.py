@@ -7,6 +7,7 @@ the store's clock alone.
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -24,6 +25,8 @@ _PLAIN_RESOURCE = re.compile(r"([a-z0-9][a-z0-9_-]*):([A-Za-z0-9_-]+)")
 _PLAIN_KEY = re.compile(r"([a-z0-9][a-z0-9_-]*)\.([A-Za-z0-9_-]+)")
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 _MAX_KEY = 1_000
+_REMEMBERED = 10_000
+_SHORT = 512
 _TICK = timedelta(microseconds=1)
 
 _log = structlog.get_logger()
@@ -90,6 +93,8 @@ def encode_meta(meta: Mapping[str, Any]) -> msgspec.Raw:
 
 def decode_meta(raw: msgspec.Raw) -> dict[str, Any]:
     """A new copy of the facts; empty when they are not an object."""
+    if raw == EMPTY_META:
+        return {}
     try:
         return _meta_decoder.decode(raw)
     except msgspec.MsgspecError:
@@ -110,10 +115,25 @@ def decode_epoch(entry: Entry | None) -> EpochRecord:
         raise Unavailable(f"the counter of {entry.key} cannot be read: {error}") from error
 
 
+def decode_lease(value: bytes) -> LeaseRecord:
+    """A lease as stored.
+
+    Raises:
+        msgspec.MsgspecError: it is none.
+    """
+    return _decode_short(value) if len(value) <= _SHORT else _lease_decoder.decode(value)
+
+
+@lru_cache(_REMEMBERED)
+def _decode_short(value: bytes) -> LeaseRecord:
+    # A seat's renewal writes the same bytes again, and every list reads them.
+    return _lease_decoder.decode(value)
+
+
 def is_claiming_record_of(entry: Entry, claim: str) -> bool:
     """Whether a cell holds the claiming record of exactly this call."""
     try:
-        record = _lease_decoder.decode(entry.value)
+        record = decode_lease(entry.value)
     except msgspec.MsgspecError:
         return False
     return record.claim == claim and record.epoch <= 0 and not record.released
@@ -190,7 +210,7 @@ def judge(entry: Entry, store_now: datetime, age_s: float) -> Found:
         age_s: the age of the bucket.
     """
     try:
-        record = _lease_decoder.decode(entry.value)
+        record = decode_lease(entry.value)
     except msgspec.MsgspecError as error:
         _log.error("lease_record_unreadable", key=entry.key, revision=entry.revision, error=str(error))
         record = LeaseRecord()
@@ -203,6 +223,7 @@ def lifetime_s(ttl_s: float, age_s: float) -> float:
     return min(ttl_s, age_s) if ttl_s > 0 else age_s
 
 
+@lru_cache(_REMEMBERED)
 def key_of(resource: str) -> str:
     """The cell of a resource. Different resources have different cells.
 
@@ -227,6 +248,7 @@ def key_of(resource: str) -> str:
     return key
 
 
+@lru_cache(_REMEMBERED)
 def resource_of(key: str) -> str | None:
     """The resource of a cell; None for a cell that `key_of` never names."""
     if len(key) <= _MAX_KEY and _PLAIN_KEY.fullmatch(key):

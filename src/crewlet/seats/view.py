@@ -69,7 +69,8 @@ class _Following(Generic[R]):
                             self._level(event)
                         case _:
                             assert_never(event)
-                    self._wake()
+                    if self._waiting:
+                        self._wake()
             self.failure = Unavailable("the watch ended")
         except Exception as error:  # noqa: BLE001 -- whatever broke the view, whoever waits must hear of it
             self.failure = error
@@ -89,8 +90,10 @@ class _Following(Generic[R]):
             await waiter
 
     def _see(self, revision: int) -> None:
-        self._seen = max(self._seen, revision)
-        self._seen_since_level = max(self._seen_since_level, revision)
+        if revision > self._seen:
+            self._seen = revision
+        if revision > self._seen_since_level:
+            self._seen_since_level = revision
 
     def _level(self, level: Level) -> None:
         if level.is_reset:
@@ -102,8 +105,6 @@ class _Following(Generic[R]):
         self.is_filled = True
 
     def _wake(self) -> None:
-        if not self._waiting:
-            return
         for revision, waiter in self._waiting:
             if not waiter.done() and (self.failure is not None or self.has_reached(revision)):
                 waiter.set_result(None)

@@ -67,6 +67,7 @@ class SimStore:
         self.observer = observer
         self.lateness_s = lateness_s
         self.buckets: dict[str, SimBucket] = {}
+        self._now = 0.0, EPOCH
 
     def open(self, spec: BucketSpec) -> "SimBucket":
         check_spec(spec)
@@ -75,7 +76,10 @@ class SimStore:
         return self.buckets[spec.name]
 
     def now(self) -> datetime:
-        return EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
+        at = asyncio.get_running_loop().time()
+        if at != self._now[0]:
+            self._now = at, EPOCH + timedelta(seconds=at)
+        return self._now[1]
 
     def aged_late(self) -> None:
         """The store stood still: what aged meanwhile is noticed only a moment from now."""

@@ -107,8 +107,7 @@ class SimMailBroker(TwinBroker):
     def is_unsettled(self, topic: str, sequence: int) -> bool:
         return any(
             sequence in durable.pending or any(message.sequence == sequence for message in durable.waiting)
-            for durable in self._durables.values()
-            if durable.subscription.topic == topic
+            for durable in self._covering.get(topic, ())
         )
 
 
@@ -144,7 +143,9 @@ class SimMailWire:
             if name == "publish":
                 self._leaving()
 
-        return await self._wire.ask(STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaves)
+        return await self._wire.ask(
+            STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaves, is_silent=name == "pull"
+        )
 
     async def crossing(self, sent_at: float) -> bool:
         return await self._wire.crossing(sent_at)

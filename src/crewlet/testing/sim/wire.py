@@ -113,12 +113,13 @@ class Broker:
 
 
 class _Request(msgspec.Struct):
-    """One try of a question. `until` is when its sender stops waiting."""
+    """One try of a question. `until` is when its sender stops waiting; one `is_silent` needs no answer to cross."""
 
     stream: str
     effect: Callable[[], Any]
     answer: asyncio.Future[Any]
     until: float
+    is_silent: bool = False
 
 
 class _Stream:
@@ -134,6 +135,9 @@ class _Stream:
     def add(self, loop: SimLoop, delay_s: float, arrive: Callable[..., None], *args: Any) -> float:
         """Have something arrive then, or when what left before it does. Returns when."""
         now, last_at = loop.now_s, self.last_at
+        if not delay_s and last_at < now:
+            arrive(*args)
+            return now
         at = now + delay_s
         if at <= last_at:
             if last_at > now:
@@ -169,6 +173,7 @@ class Wire:
         budget_s: float,
         try_s: float,
         before_each: Callable[[], None] | None = None,
+        is_silent: bool = False,
     ) -> T:
         """Have an effect at the broker, and hear of it; again while nobody answers, till the budget is spent.
 
@@ -176,6 +181,7 @@ class Wire:
             stream: whose leader must answer.
             effect: runs at the broker, perhaps more than once, perhaps after the caller is gone.
             before_each: called as each try leaves.
+            is_silent: the broker says nothing to it as such: that it has come is known as soon as it has.
 
         Raises:
             Unavailable: nobody answered.
@@ -187,7 +193,7 @@ class Wire:
             if before_each is not None:
                 before_each()
             try:
-                return await self._try(stream, effect, ends, try_s)
+                return await self._try(stream, effect, ends, try_s, is_silent=is_silent)
             except Unavailable:
                 if self._loop.now_s + _PAUSE_S >= ends:
                     raise
@@ -224,9 +230,11 @@ class Wire:
         await self._loop.sleep(_PAUSE_S)
         return await self.ask(stream, effect, budget_s=left_s, try_s=try_s)
 
-    def _try(self, stream: str, effect: Callable[[], T], ends: float, try_s: float) -> asyncio.Future[T]:
+    def _try(
+        self, stream: str, effect: Callable[[], T], ends: float, try_s: float, *, is_silent: bool = False
+    ) -> asyncio.Future[T]:
         now, answer = self._loop.now_s, self._loop.create_future()
-        self._send(_Request(stream, effect, answer, now + min(try_s, max(0.05, ends - now))))
+        self._send(_Request(stream, effect, answer, now + min(try_s, max(0.05, ends - now)), is_silent))
         return answer
 
     async def crossing(self, sent_at: float) -> bool:
@@ -254,7 +262,7 @@ class Wire:
         if line.cut_back or self._broker.is_down or (line.lost_back and self._dice.chance(line.lost_back)):
             return False
         is_under_way = back.last_at > loop.now_s
-        back.add(loop, 0.0 if is_under_way else self._delay(), arrive, *args)
+        back.add(loop, 0.0 if is_under_way else self._delay_back(), arrive, *args)
         return True
 
     def notice_silence(self, notice: Callable[[], None]) -> None:
@@ -299,7 +307,10 @@ class Wire:
         if line.cut_back or (line.lost_back and self._dice.chance(line.lost_back)):
             self._gives_up(request)
             return
-        at = self._back.add(self._loop, self._delay(), _tell, request.answer, result, error)
+        if request.is_silent:
+            _tell(request.answer, result, error)
+            return
+        at = self._back.add(self._loop, self._delay_back(), _tell, request.answer, result, error)
         if at >= request.until:
             self._gives_up(request)
 
@@ -314,6 +325,13 @@ class Wire:
         loop = self._loop
         if loop.now_s <= request.until:
             loop.call_at(request.until, _give_up, request.answer, context=self.own)
+
+    def _delay_back(self) -> float:
+        """Of what the broker says. While nothing is wrong half of it comes at once, which costs no timer."""
+        line = self._line
+        if line.delay_s == DELAY_S and not line.jitter_s and self._dice.random() < 0.5:
+            return 0.0
+        return self._delay()
 
     def _delay(self) -> float:
         line, dice = self._line, self._dice

@@ -143,6 +143,7 @@ class TwinBroker:
         self.max_payload = max_payload
         self.pull_expiry_s = pull_expiry_s
         self._durables: dict[Subscription, Durable] = {}
+        self._covering: dict[str, list[Durable]] = {}
         self._streams: dict[str, dict[int, Message]] = {prefix: {} for prefix in (*INTEREST_PREFIXES, *RECORD_PREFIXES)}
         self._last: dict[str, int] = {}
         self._seen: dict[tuple[str, str], tuple[int, float]] = {}
@@ -154,7 +155,7 @@ class TwinBroker:
         prefix = prefix_of(topic)
         if len(data) > self.max_payload:
             raise MessageTooLarge(f"{len(data)} bytes are over the ceiling of {self.max_payload}")
-        covering = [durable for durable in self._durables.values() if durable.subscription.topic == topic]
+        covering = self._covering.get(topic, [])
         mailbox = topics.mailbox_at(topic)
         is_kept = bool(covering) if mailbox is None else mailbox in self._durables
         if prefix in INTEREST_PREFIXES and not is_kept:
@@ -181,13 +182,15 @@ class TwinBroker:
         if subscription in self._durables:
             return False
         kept = (message for message in self._streams[prefix].values() if message.topic == subscription.topic)
-        self._durables[subscription] = Durable(subscription, deque(kept))
+        durable = self._durables[subscription] = Durable(subscription, deque(kept))
+        self._covering.setdefault(subscription.topic, []).append(durable)
         return True
 
     def delete(self, subscription: Subscription) -> bool:
         durable = self._durables.pop(subscription, None)
         if durable is None:
             return False
+        self._covering[subscription.topic].remove(durable)
         for pull in durable.pulls:
             pull.end()
         for message in [*durable.waiting, *(one.message for one in durable.pending.values())]:
@@ -296,8 +299,7 @@ class TwinBroker:
         prefix = prefix_of(message.topic)
         wanted = any(
             message.sequence in durable.pending or message in durable.waiting
-            for durable in self._durables.values()
-            if durable.subscription.topic == message.topic
+            for durable in self._covering.get(message.topic, ())
         )
         if prefix in INTEREST_PREFIXES and not wanted:
             self._streams[prefix].pop(message.sequence, None)
