@@ -183,6 +183,21 @@ async def test_a_seat_that_a_peer_took_is_dropped_at_the_next_heartbeat() -> Non
     await r.host.stop()
 
 
+@in_virtual_time
+async def test_a_lost_lease_is_given_back_only_once_its_seat_was_taken_down() -> None:
+    """A renewal of it that landed too late keeps others out until then."""
+    r = await started("ann")
+    r.hooks.fails_release.add("ann")
+    r.fleet.steal("ann")
+    await until(lambda: "ann lease_lost fenced" in r.hooks.releases(), within_s=HEARTBEAT_S + 1)
+    await asyncio.sleep(HEARTBEAT_S)
+    assert "release seat:ann" not in r.leases.asked
+    r.hooks.fails_release.clear()
+    await until(lambda: "release seat:ann" in r.leases.asked, within_s=HEARTBEAT_S + 1)
+    assert r.fleet.owner("ann") == "peer:1"
+    await r.host.stop()
+
+
 @pytest.mark.proves("RL-12")
 @in_virtual_time
 async def test_work_on_a_held_seat_and_its_release_do_not_cross() -> None:

@@ -70,14 +70,12 @@ class Won:
     Attributes:
         record: as it was written, at `revision`.
         lapses_at: the reading of `Clock.elapsed` before which it surely does not lapse.
-        lapsed_by: the reading by which it surely has, unless it is written again.
         store_now: the store's time of the write, within the claim's own duration.
     """
 
     record: LeaseRecord
     revision: int
     lapses_at: float
-    lapsed_by: float
     store_now: datetime
 
 
@@ -192,13 +190,12 @@ class Claims:
         sent_at = self._clock.elapsed()
         result = await self._table.replace(request.key, record, expect=live.entry.revision)
         revision = _settled(result, request.key)
-        lapses_at, _ = look.lapse(live)
-        answered_at = self._clock.elapsed()
-        if answered_at >= lapses_at and not await self._table.landed_before(request.key, revision, lapses_at):
+        lapses_at = look.lapses_at(live)
+        if self._clock.elapsed() >= lapses_at and not await self._table.landed_before(request.key, revision, lapses_at):
             raise _LandedLate(revision)
         if request.preferred is not None:
             await self._prefer(request.key, request.preferred, counter)
-        return self._won(record, revision, look, sent_at, answered_at)
+        return self._won(record, revision, look, sent_at)
 
     async def _attempt(self, request: ClaimRequest, look: Look, counter: Entry | None) -> Won:
         """The three writes of a new tenure."""
@@ -234,7 +231,7 @@ class Claims:
             await see_through(self._tasks.start(self._give_back(attempt), f"giving back {request.key}"))
             raise
         self._ungiven.pop(request.key, None)
-        return self._won(record, revision, look, sent_at, self._clock.elapsed())
+        return self._won(record, revision, look, sent_at)
 
     async def _count(self, request: ClaimRequest, entry: Entry | None, last_epoch: int) -> EpochRecord:
         """Take the next token of the resource; nobody else has it or ever will."""
@@ -265,10 +262,9 @@ class Claims:
             result = await self._epochs.replace(key, encode(record), expect=entry.revision)
         return landed(result, f"{key}: the counter's write is undecided")
 
-    def _won(self, record: LeaseRecord, revision: int, look: Look, sent_at: float, answered_at: float) -> Won:
-        lifetime_s = self._table.lifetime_s(record)
-        store_now = look.mark.store_now + timedelta(seconds=answered_at - look.answered_at)
-        return Won(record, revision, sent_at + lifetime_s, answered_at + lifetime_s, store_now)
+    def _won(self, record: LeaseRecord, revision: int, look: Look, sent_at: float) -> Won:
+        store_now = look.mark.store_now + timedelta(seconds=self._clock.elapsed() - look.answered_at)
+        return Won(record, revision, sent_at + self._table.lifetime_s(record), store_now)
 
     async def _give_back(self, attempt: _Attempt) -> None:
         """Take an attempt's record out of the way, and have its writes that are still on their way refused."""

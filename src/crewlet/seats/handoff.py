@@ -296,8 +296,7 @@ class Handoff:
     async def _give_back(self, tenure: Tenure) -> None:
         context, term = self._context, tenure.term
         tenure.is_giving_back = True
-        if not tenure.has_lease:
-            return
+        # Also one that the store called lost: a renewal of it that landed too late keeps others out until now.
         try:
             await self._release(term, tenure.handle)
         except Unavailable as error:

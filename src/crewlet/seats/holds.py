@@ -17,7 +17,7 @@ class Hold:
         record: as it was last written.
         newest: the revision of the newest write that is known to be in the store.
         revision: the same; None while a later write is undecided, so that the next one asks first.
-        lapses_at, lapsed_by: readings of `Clock.elapsed` between which it lapses unless it is written again.
+        lapses_at: the reading of `Clock.elapsed` before which it surely does not lapse.
         is_over: it ended here, though the store may not have heard.
     """
 
@@ -26,7 +26,6 @@ class Hold:
     newest: int
     revision: int | None
     lapses_at: float
-    lapsed_by: float
     is_over: bool = False
 
     def is_tenure_of(self, owner: str, epoch: int) -> bool:

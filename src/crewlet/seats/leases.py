@@ -6,7 +6,6 @@ holder's own to count, from before it asked and on its own clock; an answer that
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, assert_never
 
@@ -136,7 +135,7 @@ class LeaseStore:
             won = await self._claims.run(request)
             if isinstance(won, ClaimRefused):
                 return won
-            hold = Hold(key, won.record, won.revision, won.revision, won.lapses_at, won.lapsed_by)
+            hold = Hold(key, won.record, won.revision, won.revision, won.lapses_at)
             self._holds[key] = hold
             return Granted(await self._granted(resource, hold, won))
 
@@ -158,7 +157,7 @@ class LeaseStore:
         Returns:
             True: the tenure had not lapsed when the write reached the store. The caller still counts from before it
             asked, and not at all if its own deadline passed meanwhile. False: this is not, or no longer, the running
-            tenure; a renewal that landed too late has been given back.
+            tenure. One that landed too late keeps others out until `release`, as its holder may still be stopping.
 
         Raises:
             Misuse: an argument is outside its range.
@@ -172,7 +171,6 @@ class LeaseStore:
         hold = self._holds.get(key)
         if hold is not None and hold.is_tenure_of(owner, epoch):
             if hold.is_over:
-                await self._withdraw_late(hold)
                 return False
             if hold.revision is not None and self._clock.elapsed() < hold.lapses_at:
                 answer = await self._renew_known(hold, hold.revision, ttl, raw)
@@ -303,7 +301,7 @@ class LeaseStore:
         result = await self._table.replace(hold.key, record, expect=revision)
         match result:
             case Done(written):
-                return await self._landed(hold, record, written, sent_at, (hold.lapses_at, hold.lapsed_by))
+                return await self._landed(hold, record, written, sent_at, hold.lapses_at)
             case Refused():
                 return None
             case Unknown(reason):
@@ -323,9 +321,9 @@ class LeaseStore:
                 return False
             hold = self._holds.get(key)
             if hold is None or not hold.is_tenure_of(owner, epoch):
-                hold = self._holds[key] = Hold(key, found.record, found.entry.revision, None, *look.lapse(found))
+                hold = self._holds[key] = Hold(key, found.record, found.entry.revision, None, look.lapses_at(found))
             elif hold.ended_before(look, found):
-                await self._give_back_late(hold, found.entry.revision)
+                hold.is_over = True
                 return False
             record = _renewed(msgspec.structs.replace(found.record, acquired_at=found.acquired_at), ttl_s, meta)
             hold.revision = None
@@ -333,7 +331,7 @@ class LeaseStore:
             result = await self._table.replace(key, record, expect=found.entry.revision)
             match result:
                 case Done(written):
-                    return await self._landed(hold, record, written, sent_at, look.lapse(found))
+                    return await self._landed(hold, record, written, sent_at, look.lapses_at(found))
                 case Refused():
                     continue
                 case Unknown(reason):
@@ -354,41 +352,16 @@ class LeaseStore:
             raise Unavailable(f"{key}: the member that answered is behind")
         return look
 
-    async def _landed(
-        self, hold: Hold, record: LeaseRecord, revision: int, sent_at: float, lapse: tuple[float, float]
-    ) -> bool:
+    async def _landed(self, hold: Hold, record: LeaseRecord, revision: int, sent_at: float, lapses_at: float) -> bool:
         """Count a renewal that is in the store, unless it may have come after the lapse of what it renewed."""
-        lapses_at, hold.lapsed_by = lapse
-        answered_at = self._clock.elapsed()
-        if answered_at >= lapses_at:
+        if self._clock.elapsed() >= lapses_at:
             hold.is_over = True
             if not await self._table.landed_before(hold.key, revision, lapses_at):
-                await self._give_back_late(hold, revision)
                 return False
             hold.is_over = False
-        lifetime_s = self._table.lifetime_s(record)
         hold.record, hold.revision, hold.newest = record, revision, revision
-        hold.lapses_at, hold.lapsed_by = sent_at + lifetime_s, answered_at + lifetime_s
+        hold.lapses_at = sent_at + self._table.lifetime_s(record)
         return True
-
-    async def _give_back_late(self, hold: Hold, revision: int) -> None:
-        """Undo a renewal that came after the lapse, so that the resource is as free as it was without it.
-
-        Only once the lapse is certain: until then the record may still be what keeps others out, and its holder may
-        still be stopping. What is left, or refused, lapses by itself; this process does not take the tenure up again.
-        """
-        hold.is_over = True
-        if self._clock.elapsed() >= hold.lapsed_by:
-            await self._table.replace(hold.key, msgspec.structs.replace(hold.record, released=True), expect=revision)
-
-    async def _withdraw_late(self, hold: Hold) -> None:
-        """Give back what an undecided write of a tenure that is over may have brought to life since."""
-        if hold.revision is not None:
-            return
-        with suppress(Unavailable):
-            found = (await self._table.look(hold.key)).live
-            if found is not None and found.is_tenure_of(hold.record.owner, hold.record.epoch):
-                await self._give_back_late(hold, found.entry.revision)
 
     def _end(self, key: str, owner: str, epoch: int) -> None:
         """The tenure is over. While a write of it may still land it is remembered, so that none brings it back."""

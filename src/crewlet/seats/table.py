@@ -34,10 +34,9 @@ class Look:
     def live(self) -> Found | None:
         return self.found if self.found is not None and self.found.is_live else None
 
-    def lapse(self, found: Found) -> tuple[float, float]:
-        """When the record lapses unless it is written again, as readings of `Clock.elapsed`: no earlier, no later."""
-        left_s = (found.expires_at - self.mark.store_now).total_seconds()
-        return self.asked_at + left_s, self.answered_at + left_s
+    def lapses_at(self, found: Found) -> float:
+        """The reading of `Clock.elapsed` before which the record surely does not lapse."""
+        return self.asked_at + (found.expires_at - self.mark.store_now).total_seconds()
 
     def landed_before(self, found: Found, instant: float) -> bool:
         """Whether the record was surely written before a reading of `Clock.elapsed`."""

@@ -215,17 +215,20 @@ async def a_lapsed_lease_that_is_still_there_is_not_renewed(world: LeasesWorld) 
 
 
 async def a_renewal_that_lands_after_the_lapse_counts_for_nothing(world: LeasesWorld) -> None:
-    """The store goes on only after the lapse, and applies what was sent before it."""
+    """The store goes on only after the lapse, and applies what was sent before it. Others wait for the release."""
     leases = world.faulty(world.leases)
-    store = world.store(leases=leases)
+    store, peer = world.store(leases=leases), world.store()
     ttl_s = world.ttl_s / 4
     lease = granted(await store.claim("seat:a", "n:1", ttl_s=ttl_s))
     leases.next("replace", Fault.LATE)
     await raises(Unavailable, lambda: store.renew("seat:a", "n:1", lease.epoch))
     await world.sleep(ttl_s + 0.02)
     assert [type(result) for result in await leases.deliver_late()] == [Done]
-    assert await store.renew("seat:a", "n:1", lease.epoch) is False
-    assert granted(await store.claim("seat:a", "n:1")).epoch == lease.epoch + 1
+    for _ in range(2):
+        assert await store.renew("seat:a", "n:1", lease.epoch) is False
+        refused(await peer.claim("seat:a", "m:1"), "held")
+    assert await store.release("seat:a", "n:1", lease.epoch) is True
+    assert granted(await peer.claim("seat:a", "m:1")).epoch == lease.epoch + 1
 
 
 async def an_owner_whose_renewal_landed_too_late_claims_at_a_new_epoch(world: LeasesWorld) -> None:

@@ -44,13 +44,8 @@ class EffectJudge:
             processes.pop(process.name, None)
 
     def released(self, process: Process, handle: str) -> None:
-        """A process gives a seat back whose lease is still its own.
-
-        One that stood still beyond its own deadline gives back, as it thaws, a renewal that has landed meanwhile; what
-        it is ending then had no lease to count on.
-        """
-        is_thawing = asyncio.get_running_loop().time() <= process.thawed_at + _THAW_S
-        if process.name in self._children.get(handle, ()) and not is_thawing:
+        """A process gives a seat back whose lease is still its own."""
+        if process.name in self._children.get(handle, ()):
             self._fail("P1", f"{process.name} gave {handle} back while a program of it ran")
 
     def was_taken(self, owner: str, handle: str) -> None:

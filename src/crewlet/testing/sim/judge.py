@@ -203,8 +203,6 @@ class Judge:
         caller = self._broker.caller
         if cls != "seat" or caller is None or caller.name != owner:
             return
-        if self.now >= self._proof_at.get((resource, epoch), -1e9) + before.lifetime_s:
-            return  # it had lapsed: a renewal that landed too late is undone
         self.effects.released(caller, handle)
         for turn in self._open.get(handle, ()):
             if turn.can_act and turn.owner == owner and turn.epoch == epoch:

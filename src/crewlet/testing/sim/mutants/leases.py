@@ -11,13 +11,16 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from crewlet.ports.cells import Entry
 from crewlet.seats import claim, gate, records
 from crewlet.seats.claim import Claims
 from crewlet.seats.handoff import Handoff
 from crewlet.seats.heartbeat import Heartbeat
+from crewlet.seats.holds import Hold
 from crewlet.seats.leases import LeaseStore
-from crewlet.seats.records import EpochRecord, Found
+from crewlet.seats.records import EpochRecord, Found, LeaseRecord
 from crewlet.testing.sim.mutants.planting import plant, put
 
 
@@ -71,6 +74,17 @@ def _lapse_judged_early(stack: ExitStack) -> None:
 @plant("gate blind to presence")
 def _gate_blind(stack: ExitStack) -> None:
     put(stack, gate, "_COUNTED", (records.prefix_of("seat"),))
+
+
+@plant("late renewal given back at once")
+def _late_given_back(stack: ExitStack) -> None:
+    async def landed(self: LeaseStore, hold: Hold, record: LeaseRecord, revision: int, *times: float) -> bool:
+        is_counted = await original(self, hold, record, revision, *times)
+        if not is_counted:
+            await self._table.replace(hold.key, msgspec.structs.replace(record, released=True), expect=revision)
+        return is_counted
+
+    original = put(stack, LeaseStore, "_landed", landed)
 
 
 @plant("own lapsed tenure taken up again")
