@@ -137,7 +137,7 @@ async def test_mail_that_kills_its_program_each_time_ends_as_a_dead_letter_and_h
     seat = Seat("alice", runner=CommandRunner(command=(str(program), str(deaths))))
     programs = LocalPrograms()
     async with nats_world(server.urls, delivery_budget=3) as world:
-        runner = CommandTurns(programs, clock=world.clock, base_env=minimal_env(os.environ))
+        runner = CommandTurns(seat, programs, clock=world.clock, base_env=minimal_env(os.environ))
         desk = await seat_at_work(world, runner, seat=seat)
         inbox = topics.inbox("alice")
         await desk.send("bad", body="poison", conversation="c")

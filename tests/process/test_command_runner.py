@@ -23,7 +23,7 @@ from crewlet.seats.fence import SeatFence
 from crewlet.turns.guards import GuardBreached
 from crewlet.turns.runners import CommandTurns, ProgramBroke, minimal_env
 from crewlet.turns.runners.conversation import MOST_ROUNDS
-from crewlet.turns.turn import OutgoingMail, RoundUsage, Turn, TurnResult
+from crewlet.turns.turn import AgentNotReady, OutgoingMail, RoundUsage, Turn, TurnResult
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -104,12 +104,15 @@ class _Bench:
         linger_s: float = 10.0,
         body: str = "hi",
     ) -> TurnResult:
-        variable = {"TOKEN": "s3cret"}.get
-        runner = CommandTurns(
-            self.programs, clock=self.clock, base_env=ENV, default_cwd="/", variable=variable, linger_s=linger_s
-        )
         spec = CommandRunner(command or python("answer.py", *steps), env or {}, cwd, timeout_s)
-        return await runner.run(self.turn(spec, body=body))
+        return await self.runner(spec, linger_s=linger_s).run(self.turn(spec, body=body))
+
+    def runner(self, spec: CommandRunner, *, linger_s: float = 10.0) -> CommandTurns:
+        variable = {"TOKEN": "s3cret"}.get
+        seat = Seat("alice", runner=spec)
+        return CommandTurns(
+            seat, self.programs, clock=self.clock, base_env=ENV, default_cwd="/", variable=variable, linger_s=linger_s
+        )
 
 
 @pytest.fixture
@@ -195,10 +198,9 @@ async def test_what_a_variable_of_a_seat_refers_to_is_filled_in_as_its_program_s
     assert "TOKEN" not in given
 
 
-async def test_a_reference_to_a_variable_that_is_not_set_breaks_the_turn_with_its_name(bench: _Bench) -> None:
-    with pytest.raises(ProgramBroke, match="needs the variable NOPE, which is not set on this node") as caught:
+async def test_a_reference_to_a_variable_that_is_not_set_tries_nothing_and_is_named(bench: _Bench) -> None:
+    with pytest.raises(AgentNotReady, match="needs the variable NOPE, which is not set on this node"):
         await bench.run("outcome:no_action", env={"KEY": "${NOPE}"})
-    assert caught.value.kind == "program_not_started"
 
 
 def test_of_the_nodes_environment_only_three_variables_are_passed_on() -> None:
@@ -239,12 +241,42 @@ async def test_a_program_that_breaks_is_named_and_its_mail_may_come_back(
     ("command", "cwd", "says"),
     [(("no-such-program",), None, "was not found"), (("true",), "/no/such/folder", "/no/such/folder is missing")],
 )
-async def test_a_program_that_cannot_start_breaks_the_turn(
+async def test_a_program_that_cannot_start_tries_nothing_and_is_not_ready(
     bench: _Bench, command: tuple[str, ...], cwd: str | None, says: str
 ) -> None:
-    with pytest.raises(ProgramBroke, match=says) as broke:
+    with pytest.raises(AgentNotReady, match=says):
         await bench.run(command=command, cwd=cwd)
-    assert broke.value.kind == "program_not_started"
+    turns = bench.runner(CommandRunner(command, {}, cwd))
+    turns.start(bench.fence, lambda: None)
+    await until(lambda: turns.trouble is not None)
+    assert not turns.is_ready and says in str(turns.trouble)
+    await turns.end()
+
+
+async def test_a_program_that_appears_is_found_and_one_that_goes_is_missed_at_its_next_start(
+    bench: _Bench, tmp_path: Path
+) -> None:
+    program = tmp_path / "agent"
+    spec = CommandRunner(("./agent",), {}, str(tmp_path))
+    turns, heard = bench.runner(spec), list[bool]()
+    turns.start(bench.fence, lambda: heard.append(turns.is_ready))
+    await until(lambda: turns.trouble is not None)
+    assert heard == [False] and not turns.is_ready
+    script = """#!/bin/sh\nread -r start\necho '{"outcome": "no_action"}'\n"""
+    program.write_text(script)
+    await until(lambda: turns.trouble == "./agent is not executable")
+    program.chmod(0o755)
+    await until(lambda: turns.is_ready)
+    assert turns.trouble is None and await turns.run(bench.turn(spec)) == TurnResult("no_action")
+    program.write_text(script.replace("/bin/sh", "/no/such/sh"))
+    with pytest.raises(AgentNotReady):
+        await turns.run(bench.turn(spec))
+    assert not turns.is_ready and turns.trouble is not None
+    await until(lambda: turns.trouble == "./agent is a script for /no/such/sh, which is missing or not executable")
+    program.write_text(script)
+    await until(lambda: turns.is_ready)
+    await turns.end()
+    assert not turns.is_ready
 
 
 async def test_a_program_that_takes_too_long_is_ended_and_named(bench: _Bench) -> None:

@@ -44,7 +44,7 @@ async def test_the_shell_script_ends_with_an_outcome_under_its_term() -> None:
     assert seat is not None and isinstance(seat.runner, CommandRunner)
     bench = SeatBench()
     bench.seat = seat
-    turns = CommandTurns(LocalPrograms(), clock=SystemClock(), base_env=ENV)
+    turns = CommandTurns(seat, LocalPrograms(), clock=SystemClock(), base_env=ENV)
     result = await turns.run(bench.turn("hi"))
     assert result.outcome == "delivered"
     assert result.detail.endswith("files at epoch 7")

@@ -60,8 +60,7 @@ def test_the_setup_installs_nothing_that_the_lock_does_not_pin(tmp_path: Path) -
     for line in installs:
         assert "--require-hashes" in line or {"--no-deps", "--no-build-isolation"} <= set(line.split()), line
     extract = next(line for line in lines if line.startswith("sed ")).replace("$(VENV)", str(tmp_path)).partition(" > ")
-    got = subprocess.run(
-        extract[0], shell=True, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
-    ).stdout
+    shell = ["sh", "-c", extract[0]]
+    got = subprocess.run(shell, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
     assert got.startswith("uv==") and got.count("==") == 1 and got.count("--hash=sha256:") > 5
     assert got.splitlines()[-1].strip().startswith(("--hash", "#"))

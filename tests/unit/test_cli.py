@@ -179,19 +179,24 @@ def test_init_overwrites_nothing_and_writes_nothing_beside_it(name: str, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
 
 
-def test_validate_tells_what_it_read_as_json(tmp_path: Path, capsys: Capture) -> None:
+def test_validate_tells_what_it_read_as_json(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "crewlet.yaml").write_text("node: {labels: {zone: eu}}")
     (tmp_path / "company.yaml").write_text(
         "name: Desk\nroles:\n  - handle: idle\n  - handle: lost\n    placement: {labels: {zone: us}}\n"
         "    runner: {type: command, command: no-such-program-here}\n"
+        "  - handle: gone\n    runner: {type: command, command: sh, cwd: nowhere}\n"
+        "  - handle: unset\n    runner: {type: command, command: sh, env: {KEY: '${NOPE}'}}\n"
     )
+    monkeypatch.setenv("PATH", "/bin")
     assert main(["validate", "-o", "json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["ok"], result["company"], result["seats"], result["node"]) == (True, "Desk", 2, "node-0")
+    assert (result["ok"], result["company"], result["seats"], result["node"]) == (True, "Desk", 4, "node-0")
     assert result["warnings"] == [
         "seat 'idle' has no steps to run: its mail is finished without any work.",
-        "seat 'lost' runs 'no-such-program-here', which is not on this machine.",
+        "seat 'lost' is not ready on this machine: no-such-program-here was not found on the path /bin.",
         "seat 'lost' is placed on zone=us, which this only node is not: nobody runs it.",
+        f"seat 'gone' is not ready on this machine: the working folder {tmp_path}/nowhere is missing or not a folder.",
+        "seat 'unset' is not ready on this machine: its env needs the variable NOPE, which is not set.",
     ]
 
 

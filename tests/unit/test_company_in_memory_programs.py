@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crewlet.testing import InMemoryCompany
+from crewlet.testing import InMemoryCompany, NotIdle
 
 pytestmark = pytest.mark.usefixtures("warnings_only")
 
@@ -82,6 +82,6 @@ def test_a_program_that_is_not_there_is_told(of_script: Make, tmp_path: Path) ->
     )
     with InMemoryCompany(tmp_path / "company.yaml") as company:
         mail = company.send("a", "hi")
-        company.run_until_idle()
-        company.assert_outcome(mail, "dead_lettered")
-        assert "program_not_started: nobody-has-this did not start" in mail.detail
+        with pytest.raises(NotIdle, match="agent_not_ready; nobody-has-this was not found on the path"):
+            company.run_until_idle()
+        assert not mail.runs

@@ -12,6 +12,8 @@ from crewlet.cli.pauses import pause_words
 from crewlet.cli.printing import clean, print_facts, print_json
 from crewlet.cli.run import tell
 
+_NOT_READY = "agent_not_ready"
+
 
 def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output: OutputOption = Output.table) -> None:
     """Show a node's health and the fleet around it. Fails when the fleet cannot be read, or may be."""
@@ -36,8 +38,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
                 "turns": health["in_flight"],
                 "seats here": ", ".join(health["seats"]) or "none",
                 "unproven": _ages(health.get("unproven_seconds")),
-                "last errors": _pairs(health.get("last_errors")),
-                "held back": _pairs(health.get("held_back")),
+                **_seats_in_trouble(health),
             }
         )
         if fleet is not None:
@@ -66,6 +67,19 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
         tell(_differing(fleet), FAILED)
     if problem:
         raise typer.Exit(tell(problem, FAILED))
+
+
+def _seats_in_trouble(health: Mapping[str, Any]) -> dict[str, str]:
+    """Which seats do not work, and why: one that is not ready is so because of its last error."""
+    errors, held = dict(health.get("last_errors") or {}), dict(health.get("held_back") or {})
+    unready: dict[str, str] = {}
+    for handle, holds in list(held.items()):
+        others = [hold for hold in holds.split(", ") if hold != _NOT_READY]
+        if _NOT_READY in holds.split(", "):
+            unready[handle] = errors.pop(handle, "it is being started")
+        held[handle] = ", ".join(others)
+    held = {handle: holds for handle, holds in held.items() if holds}
+    return {"not ready": _pairs(unready), "last errors": _pairs(errors), "held back": _pairs(held)}
 
 
 def _problem(health: Mapping[str, Any]) -> str:

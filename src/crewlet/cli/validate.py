@@ -1,8 +1,8 @@
 """`crewlet validate`: hold both files against every rule, without starting anything."""
 
+import contextlib
 import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -11,6 +11,8 @@ from pathlib import Path
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, load
 from crewlet.cli.printing import print_facts, print_json
 from crewlet.company.model import CommandRunner, Company, LlmRunner, PythonRunner, ScriptRunner
+from crewlet.kit.executables import missing
+from crewlet.kit.references import NotAReference, UnsetVariable, substitute
 from crewlet.node.settings import Settings
 
 
@@ -46,8 +48,8 @@ def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
                 yield f"seat {seat.handle!r} has no steps to run: its mail is finished without any work."
             case PythonRunner(target=target, path=path, env=env) if not _has_module(target, path, env):
                 yield f"seat {seat.handle!r} calls {target!r}, whose module is not in {path} nor installed."
-            case CommandRunner(command=(program, *_), cwd=cwd) if not _is_found(program, cwd):
-                yield f"seat {seat.handle!r} runs {program!r}, which is not on this machine."
+            case CommandRunner() as runner if problem := _not_startable(runner):
+                yield f"seat {seat.handle!r} is not ready on this machine: {problem}."
             case LlmRunner(models=models):
                 for model in models:
                     if model.api_key is not None and not os.environ.get(model.api_key):
@@ -58,10 +60,14 @@ def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
             yield f"seat {seat.handle!r} is placed on {seat.placement}, which this only node is not: nobody runs it."
 
 
-def _is_found(program: str, cwd: str | None) -> bool:
-    return shutil.which(program) is not None or (
-        "/" in program and shutil.which(str(Path(cwd or ".", program))) is not None
-    )
+def _not_startable(runner: CommandRunner) -> str:
+    for text in runner.env.values():
+        with contextlib.suppress(NotAReference):
+            try:
+                substitute(text, os.environ.get)
+            except UnsetVariable as unset:
+                return f"its env needs the variable {unset}, which is not set"
+    return missing(runner.command[0], {"PATH": os.environ.get("PATH", os.defpath), **runner.env}, runner.cwd)
 
 
 def _has_module(target: str, path: str | None, env: Mapping[str, str]) -> bool:

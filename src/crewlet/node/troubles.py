@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
+from crewlet.mail.screening import AGENT_NOT_READY
 from crewlet.ports.signals import Forget, Signals
 
 QUESTION = "seat_troubles"
@@ -93,10 +94,17 @@ def told(
     found: dict[str, list[str]] = {}
     for handle, age_s in unproven_s.items():
         found.setdefault(handle, []).append(f"its teardown is unproven for {age_s:.0f} s")
+    errors = dict(last_errors)
     for handle, reason in held_back.items():
-        found.setdefault(handle, []).append(f"held back: {reason}")
+        holds = reason.split(", ")
+        if AGENT_NOT_READY in holds:
+            why = errors.pop(handle, "it is being started")
+            found.setdefault(handle, []).append(f"not ready, its mail waits: {why}")
+        others = ", ".join(hold for hold in holds if hold != AGENT_NOT_READY)
+        if others:
+            found.setdefault(handle, []).append(f"held back: {others}")
     for handle, what in waiting.items():
         found.setdefault(handle, []).append(f"waiting: {what}")
-    for handle, error in last_errors.items():
+    for handle, error in errors.items():
         found.setdefault(handle, []).append(f"last error: {error}")
     return {handle: "; ".join(texts) for handle, texts in found.items()}

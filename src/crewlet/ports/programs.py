@@ -89,3 +89,11 @@ class Programs(Protocol):
             ProgramNotStarted: it could not be started.
         """
         ...
+
+    async def look(self, spec: ProgramSpec) -> None:
+        """Look whether a program seems to be there, and start nothing.
+
+        Raises:
+            ProgramNotStarted: it could not be started now. One that passes may fail to start all the same.
+        """
+        return

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import structlog
 
 from crewlet.mail.ledger import Ledger
-from crewlet.mail.screening import BUDGET_WINDOW, Refusal
+from crewlet.mail.screening import AGENT_NOT_READY, BUDGET_WINDOW, Refusal
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.mail import Ack, Defer, Nak, Outcome, Settling
 from crewlet.turns.account import Account
 from crewlet.turns.guards import GuardBreached
 from crewlet.turns.spending import BudgetSpent
-from crewlet.turns.turn import Fence, OutcomeWord, TurnBroke, TurnResult
+from crewlet.turns.turn import AgentNotReady, Fence, OutcomeWord, TurnBroke, TurnResult
 
 _log = structlog.get_logger()
 
@@ -100,9 +100,16 @@ class Endings:
                 return await self._breached(run, account, error)
             case BudgetSpent() if run.stopped is None:
                 return await self._overspent(run, account, error)
-            case asyncio.CancelledError() | TurnBroke() | Unavailable() | GuardBreached() | BudgetSpent() if (
-                run.stopped is not None
-            ):
+            case AgentNotReady() if run.stopped is None:
+                return self._unready(account, str(error))
+            case (
+                asyncio.CancelledError()
+                | TurnBroke()
+                | AgentNotReady()
+                | Unavailable()
+                | GuardBreached()
+                | BudgetSpent()
+            ) if run.stopped is not None:
                 return await self._stopped(run, account, run.stopped)
             case TurnBroke() | Unavailable():
                 return await self._broke(run, account, str(error))
@@ -176,6 +183,12 @@ class Endings:
             return Ack()
         return self._fall_back(account, BUDGET_WINDOW, str(spent))
 
+    def _unready(self, account: Account, reason: str) -> Outcome:
+        """Nothing was tried. The inbox is held by whoever keeps the agent, until it is there."""
+        _log.warning("agent_not_ready", reason=reason)
+        account.end("parked", reason)
+        return self._fall_back(account, AGENT_NOT_READY, reason)
+
     async def _broke(self, run: Run, account: Account, reason: str) -> Outcome:
         reached_outside = account.record.reached_outside
         _log.warning("turn_broke", reason=reason, reached_outside=reached_outside)
@@ -195,7 +208,9 @@ class Endings:
         return Ack()
 
     def _fall_back(self, account: Account, name: str, reason: str) -> Defer:
-        return self._refuse(Refusal(name, reason, is_parked=name == BUDGET_WINDOW), account.work.triggers)
+        return self._refuse(
+            Refusal(name, reason, is_parked=name in (BUDGET_WINDOW, AGENT_NOT_READY)), account.work.triggers
+        )
 
     async def _give_up(self, run: Run, account: Account, detail: str, *, outcome: OutcomeWord = "failed") -> None:
         await self._complete(run, account, outcome=outcome, detail=detail)

@@ -136,6 +136,10 @@ class TurnBroke(Exception):
     """
 
 
+class AgentNotReady(Exception):
+    """The turn could not begin: its agent cannot be started now. Its mail waits for it, and nothing was tried."""
+
+
 class Runner(Protocol):
     """Runs turns of one kind of seat."""
 
@@ -146,7 +150,7 @@ class Runner(Protocol):
 
         Raises:
             Fenced: the fence closed; everything the turn started has been *seen* to end.
-            TurnBroke: see there.
+            TurnBroke, AgentNotReady: see there.
 
         Cancellation: everything the turn started is ended, and seen to end, before the cancellation goes on. Any other
         exception is a panic: a defect that a re-run would meet again.

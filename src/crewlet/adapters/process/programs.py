@@ -21,6 +21,7 @@ import structlog
 from crewlet.adapters.process import tree
 from crewlet.adapters.process.marks import MarkBook
 from crewlet.adapters.process.pipes import ErrorPipe, InputPipe, OutputPipe
+from crewlet.kit.executables import missing, missing_folder, not_executable, not_found
 from crewlet.ports.errors import Misuse
 from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec, ProgramUnproven
 
@@ -92,6 +93,11 @@ class LocalPrograms(Programs):
         if self._reaping is None:
             self._reap_later()
         return program
+
+    async def look(self, spec: ProgramSpec) -> None:
+        """See the port. A disk that does not answer holds up nobody else."""
+        if problem := await asyncio.to_thread(missing, spec.argv[0], spec.env, spec.cwd):
+            raise ProgramNotStarted(problem)
 
     async def end_left(self) -> None:
         """End what programs of an earlier incarnation left: it died, and they had left its tree.
@@ -316,13 +322,13 @@ def _start(spec: ProgramSpec, mark: int) -> "subprocess.Popen[bytes]":
 
 def _why_not(spec: ProgramSpec, error: Exception) -> str:
     name = spec.argv[0]
-    if spec.cwd is not None and not os.path.isdir(spec.cwd):
-        return f"the working folder {spec.cwd} is missing or not a folder"
+    if problem := missing_folder(spec.cwd):
+        return problem
     match error:
         case FileNotFoundError():
-            return f"{name} was not found" + ("" if "/" in name else f" on the path {spec.env.get('PATH', os.defpath)}")
+            return not_found(name, spec.env)
         case PermissionError():
-            return f"{name} is not executable"
+            return not_executable(name)
         case OSError():
             return f"{name} did not start: {error.strerror}"
         case _:

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from crewlet.ports.programs import Program, Programs, ProgramSpec
+from crewlet.kit.executables import missing
+from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec
 from crewlet.testing.inmemory.loop import CompanyLoop
 from crewlet.testing.inmemory.realprogram import RealProgram
 from crewlet.testing.inmemory.surroundings import Surroundings
@@ -28,7 +29,7 @@ class InMemoryPrograms(Programs):
         self._real: list[RealProgram] = []
 
     async def spawn(self, spec: ProgramSpec) -> Program:
-        if tuple(spec.argv[:4]) == (sys.executable, "-P", "-m", WORKER_MODULE):
+        if _is_worker(spec):
             surroundings = Surroundings(spec.env, spec.cwd, self._patches)
             worker = InMemoryWorker(self._loop, spec.argv[4], surroundings, elapsed=self._clock.elapsed)
             self._workers.append(worker)
@@ -36,6 +37,10 @@ class InMemoryPrograms(Programs):
         program = RealProgram(spec)
         self._real.append(program)
         return program
+
+    async def look(self, spec: ProgramSpec) -> None:
+        if not _is_worker(spec) and (problem := missing(spec.argv[0], spec.env, spec.cwd)):
+            raise ProgramNotStarted(problem)
 
     def kill(self) -> None:
         """The node is gone, and whatever it started with it."""
@@ -46,3 +51,7 @@ class InMemoryPrograms(Programs):
         """Leave nothing of the user's functions behind."""
         for worker in self._workers:
             worker.unwind()
+
+
+def _is_worker(spec: ProgramSpec) -> bool:
+    return tuple(spec.argv[:4]) == (sys.executable, "-P", "-m", WORKER_MODULE)

@@ -7,7 +7,7 @@ from typing import Any
 from crewlet.company.model import Seat
 from crewlet.node.assembly import Node, NodeConfig, Ports
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.programs import Program, ProgramNotStarted, ProgramSpec
+from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.testing.sim.cells import SimCellStore
 from crewlet.testing.sim.children import WRITE, SimToolServers
@@ -28,7 +28,7 @@ MAINTENANCE_S = 20.0
 _RESTART_S = 1.0
 
 
-class NoPrograms:
+class NoPrograms(Programs):
     """A simulated company has script seats only."""
 
     async def spawn(self, spec: ProgramSpec) -> Program:

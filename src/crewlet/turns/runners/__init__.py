@@ -41,7 +41,9 @@ def runner_for(
         case ScriptRunner():
             return ScriptTurns(clock=clock)
         case CommandRunner():
-            return CommandTurns(programs, clock=clock, base_env=base_env, default_cwd=default_cwd, variable=variable)
+            return CommandTurns(
+                seat, programs, clock=clock, base_env=base_env, default_cwd=default_cwd, variable=variable
+            )
         case PythonRunner():
             return PythonTurns(seat, programs, clock=clock, base_env=base_env, variable=variable)
         case LlmRunner():

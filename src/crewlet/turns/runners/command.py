@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from crewlet.company.model import CommandRunner
+from crewlet.company.model import CommandRunner, Seat
 from crewlet.kit.references import NotAReference, UnsetVariable, substitute
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Misuse
@@ -25,7 +25,8 @@ from crewlet.turns.runners.conversation import (
     how_it_ended,
     seen_to_end,
 )
-from crewlet.turns.turn import Turn, TurnResult
+from crewlet.turns.runners.startable import Startable
+from crewlet.turns.turn import AgentNotReady, Fence, Turn, TurnResult
 
 __all__ = ["CommandTurns", "ProgramBroke", "minimal_env", "term_env"]
 
@@ -38,9 +39,10 @@ def no_variable(name: str) -> None:
 
 
 class CommandTurns:
-    """Runs turns of `command` seats.
+    """Runs turns of one `command` seat, for one tenure.
 
     Args:
+        seat: whose.
         programs: starts and ends them.
         clock: counts the turn's time limit.
         base_env: what every program gets of its node's environment; see `minimal_env`.
@@ -53,6 +55,7 @@ class CommandTurns:
 
     def __init__(
         self,
+        seat: Seat,
         programs: Programs,
         *,
         clock: Clock,
@@ -61,12 +64,44 @@ class CommandTurns:
         variable: Callable[[str], str | None] = no_variable,
         linger_s: float = 2.0,
     ) -> None:
+        if not isinstance(seat.runner, CommandRunner):
+            raise Misuse(f"{seat.handle} is not a command seat")
+        self._handle = seat.handle
+        self._command = seat.runner
         self._programs = programs
         self._clock = clock
         self._base_env = base_env
         self._default_cwd = default_cwd
         self._variable = variable
         self._linger_s = linger_s
+        self._startable: Startable | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._startable is not None and self._startable.is_ready
+
+    @property
+    def trouble(self) -> str | None:
+        return self._startable.trouble if self._startable is not None else None
+
+    def start(self, fence: Fence, on_change: Callable[[], None]) -> None:
+        """Have the program looked for; see the port."""
+        if self._startable is not None:
+            raise Misuse(f"the program of {self._handle} was looked for before")
+        self._startable = Startable(
+            self._handle,
+            lambda: self._spec(fence.term),
+            programs=self._programs,
+            clock=self._clock,
+            fence=fence,
+            on_change=on_change,
+        )
+        self._startable.look()
+
+    async def end(self) -> None:
+        """Look for it no longer; see the port. What a turn started has ended with the turn."""
+        if self._startable is not None:
+            await self._startable.end()
 
     async def run(self, turn: Turn) -> TurnResult:
         """One process from mail to outcome; see the port.
@@ -74,17 +109,11 @@ class CommandTurns:
         The program and all that it started are seen to end before this returns or raises, whatever happens: while one
         of them cannot be ended, the turn is not over.
         """
-        command = turn.seat.runner
-        if not isinstance(command, CommandRunner):
-            raise Misuse(f"{turn.seat.handle} is not a command seat")
         turn.fence.check()
         conversation = Conversation(turn, self._clock, _parse)
+        program = await self._started(turn)
         try:
-            program = await self._programs.spawn(self._spec(turn, command))
-        except ProgramNotStarted as error:
-            raise ProgramBroke("program_not_started", str(error)) from error
-        try:
-            result = await converse(program, conversation, clock=self._clock, timeout_s=command.timeout_s)
+            result = await converse(program, conversation, clock=self._clock, timeout_s=self._command.timeout_s)
             if result is None:
                 raise await self._without_outcome(program, conversation)
             await self._let_exit(program)
@@ -92,10 +121,21 @@ class CommandTurns:
             await seen_to_end(program)
         return result
 
-    def _spec(self, turn: Turn, command: CommandRunner) -> ProgramSpec:
-        own = {"CREWLET_TURN_ID": turn.turn_id, **term_env(turn.fence.term)}
-        env = {**self._base_env, **own_env(command.env, self._variable), **own}
-        return ProgramSpec(command.command, env, command.cwd or self._default_cwd)
+    async def _started(self, turn: Turn) -> Program:
+        try:
+            program = await self._programs.spawn(self._spec(turn.fence.term, {"CREWLET_TURN_ID": turn.turn_id}))
+        except ProgramNotStarted as error:
+            if self._startable is not None:
+                self._startable.failed(str(error))
+            raise AgentNotReady(str(error)) from error
+        if self._startable is not None:
+            self._startable.started()
+        return program
+
+    def _spec(self, term: Term, of_turn: Mapping[str, str] | None = None) -> ProgramSpec:
+        own = own_env(self._command.env, self._variable)
+        env = {**self._base_env, **own, **(of_turn or {}), **term_env(term)}
+        return ProgramSpec(self._command.command, env, self._command.cwd or self._default_cwd)
 
     async def _without_outcome(self, program: Program, conversation: Conversation) -> ProgramBroke:
         """It closed its output. Name what happened, once it has exited or had its time to."""

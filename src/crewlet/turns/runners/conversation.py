@@ -31,14 +31,12 @@ _PROGRESS_EVERY_S = 0.1
 _TAIL_CHARS = 500
 
 Breakage = Literal[
-    "program_not_started",
     "program_bad_line",
     "program_unknown_version",
     "program_flooded",
     "program_without_outcome",
     "program_failed",
     "program_timed_out",
-    "worker_not_ready",
     "worker_exited",
     "function_raised",
     "function_exited",

@@ -18,7 +18,7 @@ from crewlet.turns.runners import protocol
 from crewlet.turns.runners.command import no_variable, own_env, term_env
 from crewlet.turns.runners.conversation import Conversation, ProgramBroke, converse, exit_code, how_it_ended
 from crewlet.turns.runners.worker import SeatWorker
-from crewlet.turns.turn import Fence, Turn, TurnResult
+from crewlet.turns.turn import AgentNotReady, Fence, Turn, TurnResult
 
 WORKER_MODULE = "crewlet.agent.worker"
 _EXIT_WITHIN_S = 2.0
@@ -98,7 +98,7 @@ class PythonTurns:
         worker = self._worker
         program = worker.take() if worker is not None else None
         if worker is None or program is None:
-            raise ProgramBroke("worker_not_ready", self.trouble or "it is being started")
+            raise AgentNotReady(self.trouble or "it is being started")
         conversation = Conversation(turn, self._clock, _parse)
         is_sound = False
         try:
