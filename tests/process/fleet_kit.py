@@ -25,7 +25,7 @@ from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import Outbox
 from crewlet.supervisor.broker import free_port
 
-BOUND_S = 60.0
+BOUND_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,13 @@ class NodeProcess:
     async def outcome(self, handle: str, mail_id: str) -> str | None:
         """`delivered` once it is finished."""
         return (await self._ask(f"/seats/{handle}/mail/{mail_id}")).get("outcome")
+
+    async def lease_left_s(self, handle: str) -> float:
+        """What is left of a held seat's lease, by the store's clock. Raises ValueError while nobody holds it."""
+        left = (await self._ask(f"/query/seats/{handle}"))["seat"].get("expires_in")
+        if left is None:
+            raise ValueError("nobody holds it")
+        return left
 
     async def inbox(self, handle: str) -> dict[str, Any]:
         """What lies in it: `waiting` and `in_hand`."""
