@@ -31,7 +31,7 @@ from crewlet.node.mailstatus import (
     SeatMail,
 )
 from crewlet.node.pausing import Pausing
-from crewlet.node.scheduledesk import ScheduleSnapshot, SchedulesSnapshot
+from crewlet.node.scheduledesk import FireSnapshot, FiresSnapshot, ScheduleSnapshot, SchedulesSnapshot, UnknownSchedule
 from crewlet.node.settings import ApiSettings
 from crewlet.node.status import (
     FleetSnapshot,
@@ -121,7 +121,23 @@ class StubSchedules:
         fired = ScheduleSnapshot(
             "morning", "writer", "0 8 * * * (UTC)", STARTED, STARTED, "fired", "caught up 90 s late"
         )
-        return SchedulesSnapshot((fired, ScheduleSnapshot("poll", "far", "every 15m", STARTED)))
+        poll = ScheduleSnapshot(
+            "poll",
+            "far",
+            "every 15m",
+            STARTED,
+            missed=4,
+            missed_from=STARTED,
+            missed_before=STARTED,
+            missed_reason="late",
+        )
+        return SchedulesSnapshot((fired, poll))
+
+    async def history(self, name: str, *, limit: int = 50) -> FiresSnapshot:
+        if name != "morning":
+            raise UnknownSchedule(f"there is no schedule {name!r}; there are morning, poll")
+        fire = FireSnapshot(STARTED, "fired", "caught up 90 s late", "n1:1", 1000, STARTED, "a later one was due")
+        return FiresSnapshot(name, (fire,)[:limit])
 
 
 LETTER = Letter(

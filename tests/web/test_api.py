@@ -247,6 +247,7 @@ def test_the_description_names_every_route_and_its_refusals(api: Served) -> None
         "/query/fleet",
         "/query/duties",
         "/query/schedules",
+        "/query/schedules/{name}",
         "/duties/{name}/run",
         "/dlq",
         "/dlq/{letter_id}",

@@ -61,9 +61,20 @@ def test_the_schedules_are_listed_with_their_last_outcome_and_why(node: Served, 
     assert main(["schedule", "list"]) == 0
     _, morning, poll = capsys.readouterr().out.splitlines()
     assert morning.split()[:2] == ["morning", "writer"] and "fired" in morning and "caught up 90 s late" in morning
-    assert poll.split()[:2] == ["poll", "far"] and "every 15m" in poll
+    assert poll.split()[:2] == ["poll", "far"] and "every 15m" in poll and "4 from 20" in poll
     assert main(["schedule", "list", "-o", "json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)["schedules"]] == ["morning", "poll"]
+
+
+def test_a_schedule_shows_each_time_at_which_it_was_due_and_how_many_went_by(node: Served, capsys: Capture) -> None:
+    assert main(["schedule", "show", "morning"]) == 0
+    _, fired, missed = capsys.readouterr().out.splitlines()
+    assert "fired" in fired and "n1:1" in fired
+    assert "missed: 1000 or more" in missed and "a later one was due" in missed
+    assert main(["schedule", "show", "morning", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fires"][0]["outcome"] == "fired"
+    assert main(["schedule", "show", "evening"]) == 1
+    assert "There is no schedule 'evening'; there are morning, poll." in capsys.readouterr().err
 
 
 def test_what_cannot_be_run_is_refused_in_a_sentence(node: Served, capsys: Capture) -> None:

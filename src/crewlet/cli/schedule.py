@@ -1,19 +1,16 @@
 """`crewlet schedule`: the mail that seats are sent again and again."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from crewlet.cli.client import NodeClient
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import print_json, print_table
+from crewlet.cli.sending import segment
+from crewlet.company.instants import COUNTED_UP_TO
 
 app = typer.Typer(help="Mail that is sent by the clock.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def _group() -> None:  # pyright: ignore[reportUnusedFunction] -- keeps `list` a word of its own
-    pass
 
 
 @app.command("list")
@@ -28,7 +25,40 @@ def list_schedules(
         return
     columns = ("name", "seat", "rule", "next_at", "last_at", "outcome", "reason")
     print_table(
-        ("SCHEDULE", "SEAT", "WHEN", "NEXT", "LAST", "OUTCOME", "WHY"),
-        [tuple(row.get(column) for column in columns) for row in rows],
+        ("SCHEDULE", "SEAT", "WHEN", "NEXT", "LAST", "OUTCOME", "WHY", "MISSED"),
+        [(*(row.get(column) for column in columns), _missed(row)) for row in rows],
         empty="There are no schedules.",
     )
+
+
+@app.command("show")
+def show_schedule(
+    name: Annotated[str, typer.Argument(help="the schedule's name")],
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="how many times at most")] = 20,
+    config: ConfigOption = DEFAULT_CONFIG,
+    url: UrlOption = None,
+    output: OutputOption = Output.table,
+) -> None:
+    """Show what became of each time at which a schedule was due in the last two days, newest first."""
+    path = f"/query/schedules/{segment(name, 'NAME')}?limit={limit}"
+    answer = NodeClient.find(url, config).get(path)
+    if output is Output.json:
+        print_json(answer)
+        return
+    rows: list[tuple[Any, ...]] = []
+    for fire in answer["fires"]:
+        rows.append((fire["instant"], fire["outcome"], fire.get("reason"), fire.get("by")))
+        if (missed := fire.get("missed")) is not None:
+            rows.append((f"from {fire['missed_from']}", f"missed: {_many(missed)}", fire["missed_reason"], None))
+    print_table(("AT", "OUTCOME", "WHY", "BY"), rows, empty="It was not due in the last two days.")
+
+
+def _missed(row: dict[str, Any]) -> str | None:
+    if (missed := row.get("missed")) is None:
+        return None
+    return f"{_many(missed)} from {row['missed_from']} to before {row['missed_before']}"
+
+
+def _many(count: int) -> str:
+    """Of more than are counted it is known that there are at least so many."""
+    return f"{count} or more" if count >= COUNTED_UP_TO else str(count)

@@ -10,6 +10,10 @@ MAX_TOKENS: Final = 10**15 - 1
 _WINDOWS: Final = ("day", "week", "month")
 
 
+_OWN_TO_A_MACHINE: Final = frozenset({"localtime", "posixrules", "Factory"})
+"""Files beside the zones: another machine has others under these names, or none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The most tokens, in and out, that may be spent in a window; None sets no limit, 0 allows nothing."""
@@ -44,6 +48,8 @@ def read_timezone(field: Field) -> str:
     name = field.line_of_text()
     if name != "UTC":
         try:
+            if name in _OWN_TO_A_MACHINE:
+                raise ValueError(name)
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             field.refuse(f"{name!r} is no time zone that is known here", "write one like `Europe/Berlin`, or `UTC`")

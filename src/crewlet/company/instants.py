@@ -83,8 +83,10 @@ class Schedule:
                 yield _EPOCH + timedelta(seconds=step * self.every_s)
         zone: tzinfo = UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)
         for local in CronSim(self.cron, after.astimezone(zone)):
-            # One that begins in the repeated hour is counted from its first pass.
-            if (instant := local.astimezone(UTC)) > after:
+            instant = local.astimezone(UTC)
+            # One that begins in the repeated hour is counted from its first pass; a day that begins in the skipped hour
+            # is given with a midnight that no clock shows.
+            if instant > after and instant.astimezone(zone) == local:
                 yield instant
 
 

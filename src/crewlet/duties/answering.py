@@ -1,10 +1,10 @@
 """What the maintenance duty does about questions between seats: gives up idle ones, and delivers answers that a node
 left behind when it died between closing a channel and sending its answer."""
 
-from collections.abc import Callable
-
 import structlog
 
+from crewlet.duties.asking import Asking
+from crewlet.duties.frame import Turned
 from crewlet.mail.channels import Channels, Found
 from crewlet.mail.outbox import Outbox, UnknownSeat
 from crewlet.ports.errors import Unavailable
@@ -16,11 +16,12 @@ _log = structlog.get_logger()
 class ChannelSweep:
     """One sweep after the other."""
 
-    def __init__(self, channels: Channels, outbox: Outbox) -> None:
+    def __init__(self, channels: Channels, outbox: Outbox, ask: Asking) -> None:
         self._channels = channels
         self._outbox = outbox
+        self._ask = ask
 
-    async def sweep(self, turned: Callable[[], None]) -> str:
+    async def sweep(self, turned: Turned) -> str:
         """Close, deliver and forget what is due, and say so in a line; "" when nothing was.
 
         Raises:
@@ -31,7 +32,7 @@ class ChannelSweep:
         for found in swept.undelivered:
             turned()
             try:
-                await self._deliver(found)
+                await self._deliver(found, turned)
             except Unavailable as error:
                 failed.append(f"the answer of channel {found.id}: {error}")
         if failed:
@@ -39,10 +40,12 @@ class ChannelSweep:
         done = [f"{len(swept.undelivered)} answers delivered"] if swept.undelivered else []
         return ", ".join([*done, *([f"{swept.removed} channels forgotten"] if swept.removed else [])])
 
-    async def _deliver(self, found: Found) -> None:
+    async def _deliver(self, found: Found, turned: Turned) -> None:
+        mail = found.channel.message(found.id, self._outbox.timestamp())
         try:
-            await self._outbox.post(found.channel.message(found.id, self._outbox.timestamp()))
+            await self._ask(self._outbox.post(mail), f"sending the answer of channel {found.id}")
         except (UnknownSeat, MailRefused) as refused:
             # There is nobody to tell any more; without the note below it would be tried for ever.
             _log.warning("channel_answer_dropped", channel=found.id, asker=found.channel.asker, error=str(refused))
-        await self._channels.delivered(found.id)
+        turned()
+        await self._ask(self._channels.delivered(found.id), f"noting the answer of channel {found.id}")

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from crewlet.company.instants import Schedule
 from crewlet.mail.ledger import LEDGER_BUCKET
 from crewlet.ports.cells import BucketSpec, Cells, Entry, landed
 from crewlet.ports.errors import Unavailable
@@ -26,22 +27,11 @@ KEPT_S = 2 * CEILING_S
 State = Literal["claimed", "fired", "skipped_paused", "missed"]
 
 
-class Fire(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one instant: `claimed` until its mail is known to be out.
-
-    Attributes:
-        reason: why it was not fired, or that it was late; or "".
-        by: the process that decided.
-    """
-
-    instant: datetime
-    state: State
-    reason: str = ""
-    by: str = ""
-
-
 class Overtaken(msgspec.Struct, frozen=True):
-    """Instants that went by and were not fired, since a newer one was due or they were too old."""
+    """Instants that went by and were not fired: so many from `first` on, all before `before`, and why.
+
+    `count` is `COUNTED_UP_TO` where there may be more.
+    """
 
     count: int
     first: datetime
@@ -49,20 +39,52 @@ class Overtaken(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Fire(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one instant: `claimed` until its mail is known to be out.
+
+    Attributes:
+        reason: why it was not fired, or that it was late; or "".
+        by: the process that decided.
+        seat: whose inbox its mail goes to, also when the document names another seat by then.
+        overtaken: what went by before it and has no record of its own.
+    """
+
+    instant: datetime
+    state: State
+    reason: str = ""
+    by: str = ""
+    seat: str = ""
+    overtaken: Overtaken | None = None
+
+
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a schedule has got.
 
     Attributes:
-        rule: when it was due, as the document had it.
+        cron, timezone, every_s: when it was due, as the document had it.
         settled: every instant up to here has been dealt with, or was before the schedule was.
         last: the newest instant of all.
         overtaken: the newest ones that went by.
     """
 
-    rule: str
     settled: datetime
+    cron: str = ""
+    timezone: str = "UTC"
+    every_s: int = 0
     last: Fire | None = None
     overtaken: Overtaken | None = None
+
+    @classmethod
+    def of(cls, schedule: Schedule, settled: datetime, last: Fire | None, overtaken: Overtaken | None) -> "Progress":
+        return cls(settled, schedule.cron, schedule.timezone, schedule.every_s, last, overtaken)
+
+    def is_of(self, schedule: Schedule) -> bool:
+        """Whether the schedule is still due when it was."""
+        return (self.cron, self.timezone, self.every_s) == (schedule.cron, schedule.timezone, schedule.every_s)
+
+    def schedule(self, name: str) -> Schedule:
+        """When it was due, to mail nobody."""
+        return Schedule(name, "", "", self.cron, self.timezone, self.every_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,15 @@ class Kept:
 
     progress: Progress
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The record of an instant, where it stands in the bucket, and since when."""
+
+    fire: Fire
+    revision: int
+    written_at: datetime
 
 
 class Fires:
@@ -136,23 +167,22 @@ class Fires:
         result = await self._cells.create(_key(name, fire.instant), msgspec.json.encode(fire), ttl_s=KEPT_S)
         return landed(result, f"nobody said whether {label(fire.instant)} of the schedule {name} is claimed")
 
-    async def at(self, name: str, instant: datetime) -> tuple[Fire, int] | None:
-        """What is recorded of an instant, with its revision.
+    async def at(self, name: str, instant: datetime) -> Recorded | None:
+        """What is recorded of an instant.
 
         Raises:
             Unavailable: nobody answered.
         """
         entry = await self._cells.read(_key(name, instant))
-        return None if entry is None else (_fire(entry), entry.revision)
+        return None if entry is None else _recorded(entry)
 
-    async def unfinished(self, name: str) -> Sequence[tuple[Fire, int]]:
-        """The instants of a schedule that were claimed and not finished, oldest first.
+    async def of(self, name: str) -> Sequence[Recorded]:
+        """What is recorded of a schedule's instants, oldest first.
 
         Raises:
             Unavailable: nobody answered.
         """
-        found = [(_fire(entry), entry.revision) for entry in await self._cells.list(f"fire.{name}.")]
-        return sorted((one for one in found if one[0].state == "claimed"), key=lambda one: one[0].instant)
+        return [_recorded(entry) for entry in await self._cells.list(f"fire.{name}.")]
 
     async def finish(self, name: str, fire: Fire, expect: int) -> bool:
         """Write the end of an instant that was claimed. False: somebody else did.
@@ -190,8 +220,8 @@ def _kept(entry: Entry) -> Kept:
         raise Unavailable(f"the record {entry.key} cannot be read: {error}") from error
 
 
-def _fire(entry: Entry) -> Fire:
+def _recorded(entry: Entry) -> Recorded:
     try:
-        return msgspec.json.decode(entry.value, type=Fire)
+        return Recorded(msgspec.json.decode(entry.value, type=Fire), entry.revision, entry.written_at)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the record {entry.key} cannot be read: {error}") from error

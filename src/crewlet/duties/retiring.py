@@ -5,13 +5,14 @@ and put right where somebody else was quicker. Unknown is never absent: a roster
 read ends the sweep before it has written anything.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, assert_never
+from typing import assert_never
 
 import structlog
 
+from crewlet.duties.asking import Asking
 from crewlet.kit.supervise import Tasks
 from crewlet.mail import topics
 from crewlet.mail.mailboxes import Mailboxes
@@ -25,8 +26,6 @@ from crewlet.ports.errors import CrewletError, Fenced, Unavailable
 from crewlet.ports.mail import Mail, Subscription
 from crewlet.seats.lease import SEAT, ClaimRefused, seat_resource
 from crewlet.seats.leases import LeaseStore
-
-T = TypeVar("T")
 
 Roster = Callable[[], Awaitable[frozenset[str] | None]]
 """The handles of the company's seats in the revision that the whole fleet has; None where there is no revision yet.
@@ -102,6 +101,7 @@ class MailboxSweep:
         self._grace_s = grace_s
         self._turned = _nothing
         self._tasks = Tasks("mailbox sweep")
+        self._ask = Asking(leases.ttl_s, clock, self._tasks)
 
     async def sweep(self, turned: Callable[[], None] | None = None) -> Report:
         """Judge every seat once. One that fails does not keep the others.
@@ -143,7 +143,7 @@ class MailboxSweep:
     async def _listed(self) -> Mapping[str, Sequence[Subscription]] | None:
         """The mailboxes that the broker holds, by handle; None when it does not say, and discovery waits."""
         try:
-            subscriptions = await self._asked(
+            subscriptions = await self._ask(
                 self._mail.list_subscriptions(topics.ALL_MAILBOXES), "the list of mailboxes"
             )
         except Unavailable as error:
@@ -155,17 +155,6 @@ class MailboxSweep:
                 found.setdefault(handle, []).append(subscription)
         return found
 
-    async def _asked(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        """Ask the broker for half a lease TTL at most: one that is silent for longer must not look like a stuck loop.
-
-        Raises:
-            Unavailable: it did not answer by then.
-        """
-        try:
-            return await self._tasks.within(work, self._leases.ttl_s / 2, self._clock.sleep, what)
-        except TimeoutError as error:
-            raise Unavailable(f"the broker did not answer in time: {what}") from error
-
     async def _act(self, decision: Verdict, handle: str, record: MailboxRecord | None, report: Report) -> None:
         match decision, record:
             case Verdict.LEAVE, _:
@@ -176,7 +165,7 @@ class MailboxSweep:
             case Verdict.DISCOVER, _:
                 await self._discover(handle, report)
             case Verdict.RESTORE, _:
-                if await self._asked(self._mailboxes.restore(handle), f"making the mailbox of {handle}"):
+                if await self._ask(self._mailboxes.restore(handle), f"making the mailbox of {handle}"):
                     _log.warning("seat_mailbox_restored", seat=handle)
                     report.restored.append(handle)
             case Verdict.STAMP, MailboxRecord():
@@ -215,7 +204,7 @@ class MailboxSweep:
             )
             report.returned.append(record.handle)
             if record.retiring_since is not None:
-                await self._asked(self._mailboxes.restore(record.handle), f"making the mailbox of {record.handle}")
+                await self._ask(self._mailboxes.restore(record.handle), f"making the mailbox of {record.handle}")
 
     async def _retire(self, record: MailboxRecord, report: Report) -> None:
         """Retire under the seat's own lease: the one thing that every node which would attach asks for."""
@@ -285,7 +274,7 @@ class MailboxSweep:
         for subscription in topics.mailbox(record.handle):
             part = subscription.topic.rpartition(".")[2]
             self._turned()
-            backlog = await self._asked(self._mail.waiting(subscription), f"counting the mail of {subscription.topic}")
+            backlog = await self._ask(self._mail.waiting(subscription), f"counting the mail of {subscription.topic}")
             messages[part] = backlog.waiting + backlog.in_hand if backlog else record.messages.get(part, 0)
         return messages
 

@@ -1,22 +1,25 @@
 """The duty `scheduler`: sends the seats the mail of the company's schedules when it is due, by the store's clock.
 
-Of the instants that went by since the last tick only the newest is fired, if it is not too old. It is claimed before
-its mail leaves, and a claim without a clear yes fires nothing: the next tick reads what came of it. Between the claim
-and the end a crash does no harm, since whoever comes next sends the mail again under the same id.
+Of the instants that went by since the last tick only the newest is fired, if it is not too old; its record names the
+others. While live nodes have different schedules, nothing of a schedule that only the other document has, or has at
+other times, is touched: which of two documents is the newer, nobody can say.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import structlog
+from cronsim import CronSimError
 
 from crewlet.company.instants import Schedule
 from crewlet.company.model import Company
-from crewlet.duties.fires import CEILING_S, Fire, Fires, Kept, Overtaken, Progress, mail_id
+from crewlet.duties.fires import Fire, Fires, Kept, Overtaken, Progress
+from crewlet.duties.firing import CEILING, Firing
 from crewlet.duties.frame import Duty, Turned
-from crewlet.mail.envelope import Envelope
-from crewlet.mail.outbox import Outbox
 from crewlet.mail.pauses import Pauses
 from crewlet.ports.errors import CrewletError, Unavailable
 
@@ -24,10 +27,11 @@ EVERY_S = 5.0
 TTL_S = 30.0
 REWRITTEN_AFTER = timedelta(days=1)
 """A schedule that is seldom due says so often that its record does not age out."""
+SIDE_BY_SIDE: Final = 32
+"""So many schedules that are due together are dealt with at a time."""
 
-_LATE = timedelta(minutes=1)
-_CEILING = timedelta(seconds=CEILING_S)
-_TOO_OLD = f"it was more than {CEILING_S / 3600:g} h ago"
+_OVERTAKEN = "a later one was due when the schedules were looked at again"
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 _log = structlog.get_logger()
 
@@ -43,25 +47,33 @@ class Scheduler:
 
     Args:
         company: the document in force.
-        owner: this process, for the records.
+        agree: raises Unavailable unless every live node has the same schedules, due at the same times.
     """
 
     def __init__(
-        self, company: Callable[[], Company], fires: Fires, outbox: Outbox, pauses: Pauses, *, owner: str
+        self,
+        company: Callable[[], Company],
+        fires: Fires,
+        firing: Firing,
+        pauses: Pauses,
+        agree: Callable[[], Awaitable[None]],
     ) -> None:
         self._company = company
         self._fires = fires
-        self._outbox = outbox
+        self._firing = firing
         self._pauses = pauses
-        self._owner = owner
+        self._agree = agree
         self._seen: Company | None = None
         self._plan: dict[str, _Planned] = {}
+        self._waiting: list[str] = []
 
     def duty(self) -> Duty:
-        purpose = "sends the mail of the company's schedules"
         return Duty(
-            "scheduler", purpose, EVERY_S, TTL_S, self.tick, lambda: bool(self._company().schedules or self._plan)
+            "scheduler", "sends the mail of the company's schedules", EVERY_S, TTL_S, self.tick, self._is_wanted
         )
+
+    def _is_wanted(self) -> bool:
+        return bool(self._company().schedules or self._plan or self._waiting)
 
     async def tick(self, turned: Turned) -> str:
         """Fire what is due; what fails does not keep the rest, and is looked at again in the next tick.
@@ -72,147 +84,180 @@ class Scheduler:
         company = self._company()
         if company is not self._seen:
             await self._take(company, turned)
-            self._seen = company
-        if not self._plan:
-            return ""
-        now = await self._fires.now()
-        due = [planned for planned in self._plan.values() if planned.look_at <= now]
-        if not due:
-            return ""
-        paused = await self._pauses.in_force()
-        done: list[str] = []
-        failed: list[str] = []
-        for planned in due:
-            turned()
-            name = planned.schedule.name
-            try:
-                kept, fire = await self._settle(planned.schedule, now, planned.schedule.seat in paused)
-                planned.look_at = _next_look(planned.schedule, kept)
-                done += [f"{name}: {fire.state}"] if fire is not None else []
-            except CrewletError as error:
-                failed.append(f"{name}: {error}")
+        failed = list(self._waiting)
+        done = await self._settle_due(failed, turned) if self._plan else []
         if failed:
             raise Unavailable("; ".join([*failed, *done]))
         return ", ".join(done)
 
+    async def _settle_due(self, failed: list[str], turned: Turned) -> list[str]:
+        """Deal with what is due, some of it side by side; returns what was done, and adds what was not."""
+        turned()
+        now = await self._fires.now()
+        # One that is due in more than a day waits for a clock that has been set back.
+        due = [planned for planned in self._plan.values() if not now < planned.look_at <= now + REWRITTEN_AFTER]
+        if not due:
+            return []
+        turned()
+        paused = await self._pauses.in_force()
+        gate = asyncio.Semaphore(SIDE_BY_SIDE)
+        done: list[str] = []
+
+        async def one(planned: _Planned) -> None:
+            schedule = planned.schedule
+            try:
+                async with gate:
+                    kept, fire = await self._settle(schedule, now, schedule.seat in paused, turned)
+            except CrewletError as error:
+                failed.append(f"{schedule.name}: {error}")
+                return
+            planned.look_at = _next_look(schedule, kept)
+            done.extend([f"{schedule.name}: {fire.state}"] if fire is not None else [])
+
+        for answer in await asyncio.gather(*map(one, due), return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+        return done
+
     async def _take(self, company: Company, turned: Turned) -> None:
-        """Begin what is new in the document, from now on, and forget what left it."""
-        if not company.schedules and self._seen is None:
+        """Begin what is new in the document, from now on, and let go of what left it. What must wait is tried again."""
+        if not company.schedules and not self._plan and not self._waiting:
+            self._seen = company
             return
         known = await self._fires.all()
+        turned()
         now = await self._fires.now()
-        names = {schedule.name for schedule in company.schedules}
-        for name, kept in known.items():
-            if name not in names:
-                turned()
-                await self._fires.forget(name, kept.revision)
-                _log.info("schedule_forgotten", schedule=name)
-        plan: dict[str, _Planned] = {}
+        named = {schedule.name for schedule in company.schedules}
+        gone = {name: kept for name, kept in known.items() if name not in named}
+        changed = [
+            one.name for one in company.schedules if one.name in known and not known[one.name].progress.is_of(one)
+        ]
+        self._waiting, self._seen, self._plan = [], company, {}
+        touchable = not (gone or changed) or await self._is_agreed([*changed, *gone], turned)
         for schedule in company.schedules:
-            kept = known.get(schedule.name)
-            if kept is None or kept.progress.rule != schedule.rule:
-                turned()
-                kept = await self._begin(schedule, kept, now)
-            plan[schedule.name] = _Planned(schedule, _next_look(schedule, kept))
-        self._plan = plan
+            name, kept = schedule.name, known.get(schedule.name)
+            if name not in changed and kept is not None:
+                self._plan[name] = _Planned(schedule, _next_look(schedule, kept))
+            elif name not in changed or touchable:
+                with self._later(name):
+                    begun = await self._begin(schedule, kept, now, turned)
+                    self._plan[name] = _Planned(schedule, _next_look(schedule, begun))
+        for name, kept in gone.items() if touchable else ():
+            with self._later(name):
+                await self._forget(name, kept, now, turned)
 
-    async def _begin(self, schedule: Schedule, kept: Kept | None, now: datetime) -> Kept:
+    async def _is_agreed(self, names: Sequence[str], turned: Turned) -> bool:
+        with self._later(", ".join(names)):
+            turned()
+            await self._agree()
+            return True
+        return False
+
+    @contextmanager
+    def _later(self, name: str) -> Generator[None]:
+        """What fails in here waits, and has the document looked at again in the next tick."""
+        try:
+            yield
+        except CrewletError as error:
+            self._waiting.append(f"{name}: {error}")
+            self._seen = None
+
+    async def _begin(self, schedule: Schedule, kept: Kept | None, now: datetime, turned: Turned) -> Kept:
         """A schedule that is new, or due at other times than before: nothing from before now is caught up."""
+        turned()
+        settled, last = now, None
         if kept is not None:
-            await self._finish_left(schedule, now)
-        last = kept.progress.last if kept is not None else None
-        progress = Progress(schedule.rule, max(now, kept.progress.settled) if kept is not None else now, last)
+            before, last = kept.progress.settled, kept.progress.last
+            reached = await self._firing.finish_left(schedule, before, _END_OF_TIME, now)
+            await self._miss_rest(schedule.name, kept, reached, now, "it was no longer due then when it was looked at")
+            settled = max(now, before)
+        progress = Progress.of(schedule, settled, last, kept.progress.overtaken if kept is not None else None)
+        turned()
         begun = await self._fires.advance(schedule.name, progress, kept.revision if kept is not None else None)
         if begun is None:
             raise Unavailable(f"the schedule {schedule.name} was changed by another node at this moment")
         _log.info("schedule_begun", schedule=schedule.name, rule=schedule.rule)
         return begun
 
-    async def _settle(self, schedule: Schedule, now: datetime, is_paused: bool) -> tuple[Kept, Fire | None]:
+    async def _forget(self, name: str, kept: Kept, now: datetime, turned: Turned) -> None:
+        """A schedule that left the document: what is not fired by now never will be, and says so."""
+        turned()
+        reason = "the schedule left the document"
+        reached = await self._firing.end_left(name, kept.progress.settled, reason)
+        turned()
+        await self._miss_rest(name, kept, reached, now, reason)
+        turned()
+        await self._fires.forget(name, kept.revision)
+        _log.info("schedule_forgotten", schedule=name)
+
+    async def _miss_rest(self, name: str, kept: Kept, settled: datetime, now: datetime, reason: str) -> None:
+        """Record as missed what was due, as the document had it before, and was not dealt with."""
+        before = kept.progress.schedule(name)
+        try:
+            newest = before.newest(settled, now)
+            overtaken = _between(before, settled, newest) if newest is not None else None
+        except (CronSimError, ValueError, KeyError) as error:  # of another build, or a zone that is unknown here
+            _log.warning("schedule_rule_unreadable", schedule=name, rule=before.rule, error=str(error))
+            return
+        if newest is not None:
+            await self._firing.miss(name, newest, reason, overtaken)
+
+    async def _settle(
+        self, schedule: Schedule, now: datetime, is_paused: bool, turned: Turned
+    ) -> tuple[Kept, Fire | None]:
         """Deal with every instant up to now. Returns how far it is then, and the fire that was decided here."""
+        turned()
         kept = await self._fires.progress(schedule.name)
-        if kept is None or kept.progress.rule != schedule.rule:
-            return await self._begin(schedule, kept, now), None
-        settled = kept.progress.settled
+        if kept is None or not kept.progress.is_of(schedule):
+            self._seen = None
+            raise Unavailable("another node has it at other times, or not at all; it is looked at again")
+        settled, last = kept.progress.settled, kept.progress.last
+        if settled > now:
+            if settled - now <= CEILING:
+                return kept, None  # a clock was set back: what is due until then was dealt with once
+            _log.warning("schedule_clock_set_back", schedule=schedule.name, settled=settled.isoformat())
+            return await self._advance(schedule, now, last, kept.progress.overtaken, kept, turned), None
         newest = schedule.newest(settled, now)
         if newest is None:
-            quiet = Progress(schedule.rule, max(settled, now), kept.progress.last, kept.progress.overtaken)
-            return await self._advance(schedule, quiet, kept)
-        overtaken = kept.progress.overtaken
-        count = schedule.count(settled, newest)
-        if count:
-            await self._finish_left(schedule, now, before=newest)
-            first = schedule.after(settled) or newest
-            overtaken = Overtaken(count, first, newest, "a later one was due when the schedules were looked at again")
-        fire = await self._decide(schedule, newest, now, is_paused)
-        if count and overtaken is not None:
-            _log.warning("schedule_missed", schedule=schedule.name, instants=count, reason=overtaken.reason)
-        return await self._advance(schedule, Progress(schedule.rule, newest, fire, overtaken), kept, fire)
+            return await self._advance(schedule, now, last, kept.progress.overtaken, kept, turned), None
+        overtaken = _between(schedule, settled, newest)
+        if overtaken is not None:
+            turned()
+            settled = await self._firing.finish_left(schedule, settled, newest, now)
+            overtaken = _between(schedule, settled, newest)
+        turned()
+        fire = await self._firing.decide(schedule, newest, now, kept, turned, is_paused=is_paused, overtaken=overtaken)
+        if (passed := fire.overtaken) is not None:
+            _log.warning("schedule_missed", schedule=schedule.name, instants=passed.count, reason=passed.reason,
+                         first=passed.first.isoformat(), before=passed.before.isoformat())  # fmt: skip
+        newest_passed = fire.overtaken or kept.progress.overtaken
+        return await self._advance(schedule, newest, fire, newest_passed, kept, turned), fire
 
     async def _advance(
-        self, schedule: Schedule, progress: Progress, kept: Kept, fire: Fire | None = None
-    ) -> tuple[Kept, Fire | None]:
+        self,
+        schedule: Schedule,
+        settled: datetime,
+        last: Fire | None,
+        overtaken: Overtaken | None,
+        kept: Kept,
+        turned: Turned,
+    ) -> Kept:
+        turned()
+        progress = Progress.of(schedule, settled, last, overtaken)
         advanced = await self._fires.advance(schedule.name, progress, kept.revision)
         if advanced is None:  # another node did the duty meanwhile, and knows better
             raise Unavailable("another node dealt with it at this moment")
-        return advanced, fire
+        return advanced
 
-    async def _decide(self, schedule: Schedule, instant: datetime, now: datetime, is_paused: bool) -> Fire:
-        """Claim an instant and see it through, or what another began."""
-        late = now - instant
-        if late > _CEILING:
-            fire = Fire(instant, "missed", _TOO_OLD, self._owner)
-        elif is_paused:
-            fire = Fire(instant, "skipped_paused", f"the seat {schedule.seat} was paused", self._owner)
-        else:
-            reason = f"caught up {late.total_seconds():.0f} s late" if late > _LATE else ""
-            fire = Fire(instant, "claimed", reason, self._owner)
-        if await self._fires.claim(schedule.name, fire) and fire.state != "claimed":
-            _tell(schedule, fire)
-            return fire
-        found = await self._fires.at(schedule.name, instant)
-        if found is None:
-            raise Unavailable("the record of its fire is not there")
-        return await self._finish(schedule, *found, now)
 
-    async def _finish_left(self, schedule: Schedule, now: datetime, *, before: datetime | None = None) -> None:
-        for fire, revision in await self._fires.unfinished(schedule.name):
-            if before is None or fire.instant < before:
-                await self._finish(schedule, fire, revision, now)
-
-    async def _finish(self, schedule: Schedule, fire: Fire, revision: int, now: datetime) -> Fire:
-        """Send the mail of an instant that was claimed, whoever claimed it, and say so."""
-        if fire.state != "claimed":
-            return fire
-        if now - fire.instant > _CEILING:
-            ended = Fire(fire.instant, "missed", f"it was claimed and not finished, and {_TOO_OLD}", fire.by)
-        else:
-            await self._outbox.post(self._mail(schedule, fire.instant))
-            ended = Fire(fire.instant, "fired", fire.reason, fire.by)
-        if await self._fires.finish(schedule.name, ended, revision):
-            _tell(schedule, ended)
-        return ended
-
-    def _mail(self, schedule: Schedule, instant: datetime) -> Envelope:
-        return Envelope(
-            id=mail_id(schedule.name, instant),
-            type="task_assigned",
-            timestamp=self._outbox.timestamp(),
-            source="program",
-            to=schedule.seat,
-            subject=f"Schedule {schedule.name}",
-            body=schedule.message,
-            payload={"schedule": schedule.name, "instant": instant.isoformat()},
-        )
+def _between(schedule: Schedule, settled: datetime, newest: datetime) -> Overtaken | None:
+    """What was due after `settled` and before `newest`."""
+    count = schedule.count(settled, newest)
+    first = schedule.after(settled) if count else None
+    return Overtaken(count, first, newest, _OVERTAKEN) if first is not None else None
 
 
 def _next_look(schedule: Schedule, kept: Kept) -> datetime:
     settled = kept.progress.settled
     following = schedule.after(settled)
     return min(following, settled + REWRITTEN_AFTER) if following is not None else settled + REWRITTEN_AFTER
-
-
-def _tell(schedule: Schedule, fire: Fire) -> None:
-    say = _log.warning if fire.state == "missed" else _log.info
-    say(f"schedule_{fire.state}", schedule=schedule.name, seat=schedule.seat, instant=fire.instant.isoformat(),
-        reason=fire.reason)  # fmt: skip

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from crewlet.company.model import Company
 from crewlet.duties.answering import ChannelSweep
+from crewlet.duties.asking import Asking
 from crewlet.duties.fires import FIRES_BUCKET, Fires
+from crewlet.duties.firing import Firing
 from crewlet.duties.frame import Duties, Tick
 from crewlet.duties.maintenance import Maintenance
 from crewlet.duties.retiring import MailboxSweep
@@ -167,11 +169,13 @@ async def open_company_work(
         epochs = await lease_cells.open(EPOCHS_BUCKET)
         ageless = [*ageless, epochs]
         duty_leases = DutyLeases(bucket, epochs, clock=clock, entropy=entropy)
-    answering = ChannelSweep(Channels(channels), outbox)
+    ask = Asking(leases.ttl_s, clock)
+    answering = ChannelSweep(Channels(channels), outbox, ask)
     fires = Fires(await cells.open(FIRES_BUCKET))
+    firing = Firing(fires, outbox, ask, owner=owner)
     every = [
         Maintenance(sweep, ageless, answering, every_s=maintenance_every_s).duty(),
-        Scheduler(company, fires, outbox, Pauses(pauses), owner=owner).duty(),
+        Scheduler(company, fires, firing, Pauses(pauses), roster.agree_on_schedules).duty(),
     ]
     duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock, beats=beats)
     desk = DutyDesk(duties, duty_leases, bucket, node_id=node_id, owner=owner)

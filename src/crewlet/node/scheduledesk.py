@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crewlet.company.model import Company
-from crewlet.duties.fires import Fires
+from crewlet.company.rules import is_handle
+from crewlet.duties.fires import Fire, Fires
+from crewlet.ports.errors import CrewletError
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +16,11 @@ class ScheduleSnapshot:
 
     Attributes:
         rule: when it is due, in one line.
-        next_at: when it is due next, by the store's clock.
+        next_at: when it is due next, by the store's clock; what is due before was dealt with, also where the clock was
+            set back.
         last_at: the newest instant that was dealt with, and its `outcome` and `reason`.
-        missed: how many instants went by together, not fired, when that happened last; `missed_before` tells when.
+        missed: how many instants went by together, not fired, when that happened last, from `missed_from` on and
+            before `missed_before`.
     """
 
     name: str
@@ -27,6 +31,7 @@ class ScheduleSnapshot:
     outcome: str | None = None
     reason: str | None = None
     missed: int | None = None
+    missed_from: datetime | None = None
     missed_before: datetime | None = None
     missed_reason: str | None = None
 
@@ -36,6 +41,37 @@ class SchedulesSnapshot:
     """Every schedule of the document in force here."""
 
     schedules: tuple[ScheduleSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FireSnapshot:
+    """What became of one instant.
+
+    Attributes:
+        outcome: as `crewlet.duties.fires.Fire` has it, with its `reason`.
+        by: the process that decided.
+        missed: how many instants went by before it without a record of their own, from `missed_from` on, and why.
+    """
+
+    instant: datetime
+    outcome: str
+    reason: str | None = None
+    by: str | None = None
+    missed: int | None = None
+    missed_from: datetime | None = None
+    missed_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FiresSnapshot:
+    """The instants of one schedule in the last two days, newest first."""
+
+    schedule: str
+    fires: tuple[FireSnapshot, ...]
+
+
+class UnknownSchedule(CrewletError):
+    """Neither the document nor the records know it."""
 
 
 class ScheduleDesk:
@@ -65,13 +101,42 @@ class ScheduleDesk:
                     name=schedule.name,
                     seat=schedule.seat,
                     rule=schedule.rule,
-                    next_at=schedule.after(now),
+                    next_at=schedule.after(max(now, kept.progress.settled) if kept is not None else now),
                     last_at=last.instant if last is not None else None,
                     outcome=last.state if last is not None else None,
                     reason=last.reason or None if last is not None else None,
                     missed=missed.count if missed is not None else None,
+                    missed_from=missed.first if missed is not None else None,
                     missed_before=missed.before if missed is not None else None,
                     missed_reason=missed.reason if missed is not None else None,
                 )
             )
         return SchedulesSnapshot(tuple(rows))
+
+    async def history(self, name: str, *, limit: int = 50) -> FiresSnapshot:
+        """What became of the instants of a schedule in the last two days, newest first.
+
+        Raises:
+            UnknownSchedule: neither the document nor the records know it.
+            Unavailable: the records cannot be read.
+        """
+        names = [schedule.name for schedule in self._company().schedules]
+        recorded = await self._fires.of(name) if is_handle(name) else ()
+        if name not in names and not recorded:
+            raise UnknownSchedule(
+                f"there is no schedule {name!r}" + (f"; there are {', '.join(names)}" if names else "")
+            )
+        return FiresSnapshot(name, tuple(_shown(each.fire) for each in reversed(recorded[-limit:])))
+
+
+def _shown(fire: Fire) -> FireSnapshot:
+    missed = fire.overtaken
+    return FireSnapshot(
+        instant=fire.instant,
+        outcome=fire.state,
+        reason=fire.reason or None,
+        by=fire.by or None,
+        missed=missed.count if missed is not None else None,
+        missed_from=missed.first if missed is not None else None,
+        missed_reason=missed.reason if missed is not None else None,
+    )

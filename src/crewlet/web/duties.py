@@ -2,14 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import FastAPI, Path
+from fastapi import FastAPI, Path, Query
 
 from crewlet.node.dutystatus import DutiesSnapshot, TickSnapshot
-from crewlet.node.scheduledesk import SchedulesSnapshot
+from crewlet.node.scheduledesk import FiresSnapshot, SchedulesSnapshot
 from crewlet.web.mail import problems
 from crewlet.web.ports import WebNode
 
 DutyName = Annotated[str, Path(description="a duty's name", max_length=63)]
+ScheduleName = Annotated[str, Path(description="a schedule's name", max_length=63)]
 
 
 def add_duties(app: FastAPI, node: WebNode) -> None:
@@ -33,3 +34,12 @@ def add_duties(app: FastAPI, node: WebNode) -> None:
     async def schedules() -> SchedulesSnapshot:
         """The schedules of the company, when each is due next, and what became of the last time."""
         return await node.commands.schedules.list()
+
+    known = problems(s404="there is no such schedule", s503="the records of the schedules cannot be read")
+
+    @app.get("/query/schedules/{name}", response_model_exclude_none=True, tags=["query"], responses=known)
+    async def schedule(
+        name: ScheduleName, limit: Annotated[int, Query(ge=1, le=1000, description="how many at most")] = 50
+    ) -> FiresSnapshot:
+        """What became of each instant at which a schedule was due in the last two days, newest first."""
+        return await node.commands.schedules.history(name, limit=limit)

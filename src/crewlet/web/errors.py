@@ -15,6 +15,7 @@ from crewlet.node.historydesk import UnknownTurn
 from crewlet.node.letterdesk import UnknownLetter
 from crewlet.node.limits import LINE_PATTERN, LINE_RULE, MESSAGE_ID_PATTERN, MESSAGE_ID_RULE
 from crewlet.node.pausing import PauseLost, UnknownUnit
+from crewlet.node.scheduledesk import UnknownSchedule
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, NoMailbox
 
@@ -51,6 +52,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnknownDuty)
     def on_unknown_duty(request: Request, error: UnknownDuty) -> JSONResponse:
         return answer(404, "unknown_duty", _sentence(error))
+
+    @app.exception_handler(UnknownSchedule)
+    def on_unknown_schedule(request: Request, error: UnknownSchedule) -> JSONResponse:
+        return answer(404, "unknown_schedule", _sentence(error))
 
     @app.exception_handler(NotOnDuty)
     def on_not_on_duty(request: Request, error: NotOnDuty) -> JSONResponse:

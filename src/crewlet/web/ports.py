@@ -5,7 +5,7 @@ from typing import Protocol
 from crewlet.mail.pauses import Wish
 from crewlet.node.dutystatus import DutiesSnapshot, TickSnapshot
 from crewlet.node.mailstatus import DroppedLetter, LetterDetail, Letters, ReplayedLetter, SeatMail
-from crewlet.node.scheduledesk import SchedulesSnapshot
+from crewlet.node.scheduledesk import FiresSnapshot, SchedulesSnapshot
 from crewlet.node.status import FleetSnapshot, HealthSnapshot, MailOutcome, SeatPause, SentMail
 from crewlet.node.troubles import TroublesSnapshot
 from crewlet.node.turnstatus import BudgetSnapshot, SeatTail, TurnDetail
@@ -36,6 +36,8 @@ class NodeSchedules(Protocol):
     """The schedules; `node.scheduledesk.ScheduleDesk` has them, with the errors named there."""
 
     async def list(self) -> SchedulesSnapshot: ...
+
+    async def history(self, name: str, *, limit: int = 50) -> FiresSnapshot: ...
 
 
 class NodeHistory(Protocol):
