@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -69,15 +70,23 @@ def _holds(condition: Callable[[], object]) -> bool:
         return False
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    assert crewlet(tmp_path, "init", ".").returncode == 0
-    return tmp_path
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `init` writes, to be copied."""
+    folder = tmp_path_factory.mktemp("made")
+    assert crewlet(folder, "init", ".").returncode == 0
+    return folder
 
 
 @pytest.fixture
-def up(folder: Path) -> Iterator[Up]:
-    running = Up(folder)
+def folder(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="module")
+def up(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One that every test leaves running."""
+    running = Up(shutil.copytree(made, tmp_path_factory.mktemp("up"), dirs_exist_ok=True))
     family: list[psutil.Process] = []
     try:
         running.until_ready()
@@ -89,17 +98,6 @@ def up(folder: Path) -> Iterator[Up]:
             running.process.wait()
         _, alive = psutil.wait_procs(family, timeout=15)
         assert alive == []
-
-
-def test_what_init_writes_runs_as_it_is_and_a_stop_leaves_nothing(up: Up) -> None:
-    sent = crewlet(up.folder, "seat", "send", "counter", "How many words are these?", "--wait")
-    assert sent.returncode == 0 and sent.stdout.splitlines()[1] == "delivered: 5 words", sent
-    family = up.family()
-    assert {process.name() for process in family} >= {"nats-server"}
-    assert os.stat(up.folder / ".crewlet" / "run" / "node.json").st_mode & 0o777 == 0o600
-    assert up.stop() == 0
-    assert psutil.wait_procs(family, timeout=15)[1] == []
-    assert not (up.folder / ".crewlet" / "run" / "node.json").exists()
 
 
 def test_mail_in_the_hands_of_a_killed_node_is_worked_by_the_next(up: Up) -> None:
@@ -144,14 +142,22 @@ def test_mail_in_hand_is_worked_at_once_after_everything_was_killed(folder: Path
         second.process.wait()
 
 
-def test_epochs_grow_over_a_restart_of_a_node_that_keeps_its_leases_to_itself(folder: Path) -> None:
+def test_what_init_writes_runs_as_it_is_a_stop_leaves_nothing_and_epochs_grow_at_the_next_start(folder: Path) -> None:
     epochs: list[int] = []
-    for _ in range(2):
+    for words in ("How many words are these?", "And how many are these here?"):
         up = Up(folder)
         up.until_ready()
+        family = up.family()
+        assert {process.name() for process in family} >= {"nats-server"}
+        facts = folder / ".crewlet" / "run" / "node.json"
+        assert os.stat(facts).st_mode & 0o777 == 0o600
+        sent = crewlet(folder, "seat", "send", "counter", words, "--wait")
+        assert sent.returncode == 0 and sent.stdout.splitlines()[1] == f"delivered: {len(words.split())} words", sent
         rows = json.loads(crewlet(folder, "seat", "list", "-o", "json").stdout)
         epochs.append(min(row["epoch"] for row in rows))
         assert up.stop() == 0
+        assert psutil.wait_procs(family, timeout=15)[1] == []
+        assert not facts.exists()
     assert epochs[1] > epochs[0]
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import psutil
 
@@ -54,18 +55,38 @@ async def kill_parent(node: DemoNode, is_at_work: Callable[[], bool], start_agai
     return Fault("parent_killed", node.id, at, boottime())
 
 
-async def freeze(node: DemoNode, is_at_work: Callable[[], bool], *, for_s: float, say: Callable[[str], None]) -> Fault:
-    """SIGSTOP a node in the middle of a run, and its programs, not its parent; then SIGCONT what is left of them."""
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A node that stands still since `at`, with its programs: all of `processes`."""
+
+    node: DemoNode
+    at: float
+    processes: list[psutil.Process]
+
+
+async def freeze(node: DemoNode, is_at_work: Callable[[], bool]) -> Frozen:
+    """SIGSTOP a node in the middle of a run, and its programs, not its parent."""
     process = await _meet(node, is_at_work)
     at = boottime()
-    stopped = processes.stop_tree(process)
+    return Frozen(node, at, processes.stop_tree(process))
+
+
+async def outlast(frozen: Frozen, *, for_s: float, say: Callable[[str], None]) -> Fault:
+    """Wait until its parent has ended what stands still, or SIGCONT what is left of it after so long."""
+    node, count = frozen.node, len(frozen.processes)
     try:
-        await asyncio.sleep(for_s)
+        while (left := processes.live(frozen.processes)) and boottime() < frozen.at + for_s:
+            await asyncio.sleep(POLL_S)
     finally:
-        left = processes.live(stopped)
-        processes.send(left, signal.SIGCONT)
-    say(f"{node.id} thawed after {for_s:g} s: {len(left)} of {len(stopped)} processes were left to thaw")
-    return Fault("frozen", node.id, at, boottime())
+        processes.send(processes.live(frozen.processes), signal.SIGCONT)
+    until = boottime()
+    if left:
+        say(f"{node.id} thawed after {until - frozen.at:.1f} s: {len(left)} of {count} processes were left to thaw")
+    else:
+        why = node.said(f"watchdog: node {frozen.processes[0].pid} ") or "nothing of it"
+        say(f"{until - frozen.at:.1f} s into the freeze all {count} processes of {node.id} are gone, so none wakes up")
+        say(f"beside the next owner of its seats; its parent says: {why}")
+    return Fault("frozen", node.id, frozen.at, until)
 
 
 async def restart_broker(node: DemoNode) -> Fault:

@@ -72,13 +72,20 @@ class DemoNode:
                     return process
         return None
 
+    def said(self, words: str) -> str | None:
+        """What its `up` printed last that begins with these words; None when it printed nothing like it."""
+        return next((line[line.index(words) :] for line in reversed(self._printed()) if words in line), None)
+
     def last_words(self) -> str:
         """The end of what its `up` printed, in one line."""
-        try:
-            lines = self.log.read_text("utf-8", errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
+        lines = self._printed()
         return lines[-1][-300:] if lines else "it printed nothing"
+
+    def _printed(self) -> list[str]:
+        try:
+            return self.log.read_text("utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            return []
 
     def _tree(self) -> list[psutil.Process]:
         return processes.live(processes.tree(self.up_process)) if self.up_process else []

@@ -16,7 +16,7 @@ from crewlet.testing.demo import api, faults
 from crewlet.testing.demo.documents import Library
 from crewlet.testing.demo.evidence import StoreReader, Trails
 from crewlet.testing.demo.feeder import Feeder
-from crewlet.testing.demo.fleet import DWELL_S, LEASE_TTL_S, DemoFailed, Fleet
+from crewlet.testing.demo.fleet import DWELL_S, LEASE_TTL_S, DemoFailed, DemoNode, Fleet
 from crewlet.testing.demo.judge import Completion, Evidence, Fault
 from crewlet.testing.demo.progress import Progress, Scene
 from crewlet.testing.demo.trail import runs_of
@@ -24,9 +24,10 @@ from crewlet.testing.demo.trail import runs_of
 CURTAIN_S = 145.0
 """From the start: by then the flow is over, whatever is missing. What follows takes less than 35 s."""
 COME_UP_S = 70.0
-WARM_UP_S = 10.0
+WARM_UP_S = 5.0
 RECOVER_S = 50.0
 FREEZE_S = LEASE_TTL_S + 2.5
+"""By then its parent has ended what stands still, unless that is too busy itself."""
 DRAIN_S = 20.0
 STORE_S = 8.0
 POLL_S = 0.3
@@ -93,13 +94,11 @@ class Stage:
             async with self._struck(killed.id, "killed"):
                 self.progress.say(f"SIGKILL to node {killed.id}")
                 self.faults.append(await faults.kill(killed, partial(self._is_at_work, killed.id)))
-            async with self._struck(frozen.id, "frozen"):
-                self.progress.say(f"SIGSTOP to node {frozen.id} and its programs, for {FREEZE_S:g} s")
-                at_work = partial(self._is_at_work, frozen.id)
-                self.faults.append(await faults.freeze(frozen, at_work, for_s=FREEZE_S, say=self.progress.say))
-            self.progress.say(f"SIGTERM to the broker member beside {killed.id}")
-            self.faults.append(await faults.restart_broker(killed))
-            self.progress.say(f"the broker member is back after {self.faults[-1].until - self.faults[-1].at:.1f} s")
+            async with self._struck(frozen.id, "frozen"), asyncio.TaskGroup() as both:
+                self.progress.say(f"SIGSTOP to node {frozen.id} and its programs")
+                stopped = await faults.freeze(frozen, partial(self._is_at_work, frozen.id))
+                both.create_task(self._restart_broker(killed), name="broker restart")
+                self.faults.append(await faults.outlast(stopped, for_s=FREEZE_S, say=self.progress.say))
             async with self._struck(lost.id, "lost"):
                 self.progress.say(
                     f"SIGKILL to the parent of node {lost.id}, which takes node and broker member with it"
@@ -108,6 +107,12 @@ class Stage:
                 self.faults.append(await faults.kill_parent(lost, at_work, again))
             await self._until(lambda view: not view.unheld, "not all seats were held again", RECOVER_S)
             enough.set()
+
+    async def _restart_broker(self, node: DemoNode) -> None:
+        self.progress.say(f"meanwhile SIGTERM to the broker member beside {node.id}")
+        fault = await faults.restart_broker(node)
+        self.faults.append(fault)
+        self.progress.say(f"the broker member is back after {fault.until - fault.at:.1f} s")
 
     async def _warm_up(self) -> None:
         """Let every seat work at least once, if the documents make it."""
