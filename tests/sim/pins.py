@@ -41,6 +41,7 @@ PINS = {
     "pauses heard and not heeded": Catch(SimOptions(0, minutes=3.0, faults=("pausing",)), SAFETY, "P7"),
     "pauses not read at a takeover": Catch(SimOptions(0, minutes=4.0, faults=("unread",)), SAFETY, "P7"),
     "stopped turn goes on": Catch(SimOptions(2, minutes=3.0, faults=("pausing",)), SAFETY, "P7"),
+    "late renewal given back at once": Catch(SimOptions(30, minutes=4.0, faults=("pause", "limp")), SAFETY, "P1"),
     "own lapsed tenure taken up again": Catch(SimOptions(5, minutes=4.0, faults=("limp",)), SAFETY, "P8"),
     "retired without a grace": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
     "absent by one node's document": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
