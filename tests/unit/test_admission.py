@@ -48,6 +48,32 @@ async def test_a_proof_older_than_the_window_starts_no_turn_and_the_seat_stays_h
     await r.host.stop()
 
 
+@in_virtual_time
+async def test_a_consumer_goes_on_at_once_when_what_its_deferral_waited_for_has_come() -> None:
+    r = rig(seats_of("ann"))
+    await r.host.start()
+    r.host.note_deferral("ann")
+    r.host.reopen("ann")
+    assert r.hooks.of("admits") == ["admits ann True"]
+    r.host.reopen("ann")
+    await asyncio.sleep(40)
+    assert r.hooks.of("admits") == ["admits ann True"]
+    await r.host.stop()
+
+
+@in_virtual_time
+async def test_what_a_deferral_waited_for_does_not_open_an_inbox_whose_renewals_fail() -> None:
+    r = rig(seats_of("ann"))
+    await r.host.start()
+    r.host.note_deferral("ann")
+    r.leases.down.add("renew")
+    await until(lambda: r.hooks.of("admits") == ["admits ann False"], within_s=20)
+    assert r.host.may_start("ann") is not None
+    r.host.reopen("ann")
+    assert r.hooks.of("admits") == ["admits ann False"]
+    await r.host.stop()
+
+
 @pytest.mark.proves("AD-02")
 @in_virtual_time
 async def test_a_noted_deferral_resumes_the_consumer_once_at_the_next_renewal() -> None:

@@ -13,6 +13,7 @@ from crewlet.ports.cells import Cells, Unknown, WriteResult
 from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.mail import Ack, Defer, Nak, Published
 from crewlet.testing.virtual import VirtualClock, in_virtual_time
+from crewlet.turns.guards import GuardBreached
 from crewlet.turns.record import TurnNote
 from crewlet.turns.turn import OutgoingMail, Turn, TurnBroke, TurnResult
 
@@ -357,6 +358,41 @@ async def test_a_finished_turn_whose_fence_closes_before_its_record_is_there_is_
     await desk.open(cast("Cells", _AwayFor(desk.cells, desk.clock, 1000)))
     assert isinstance(await desk.handle_mail(*mails("a")), Defer)
     assert "turn_unrecorded" in desk.events()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [None, Fenced("closed"), TurnBroke("coughed"), Unavailable("nobody"), GuardBreached("stall", "again"), "stopped"],
+)
+@pytest.mark.parametrize("closes_after_s", [0.0, 1.0, 3.01, 5.0])
+def test_nothing_unproven_is_acked_or_given_up_once_the_fence_has_closed_before_the_ledger_answered(
+    error: Exception | str | None, closes_after_s: float
+) -> None:
+    @in_virtual_time
+    async def case() -> None:
+        async def script(turn: Turn) -> TurnResult:
+            assert desk.fence is not None
+            if not closes_after_s:
+                desk.fence.close("lease_lost")
+            if error == "stopped":
+                desk.dispatch.stop("enough")
+                await asyncio.sleep(0)
+            if isinstance(error, Exception):
+                raise error
+            return TurnResult("delivered")
+
+        desk = await Desk(script).open()
+        assert desk.cells is not None
+        desk.fence = desk.new_fence(7, good_until=desk.clock.elapsed() + max(closes_after_s, 1.0))
+        await desk.open(cast("Cells", _AwayFor(desk.cells, desk.clock, 1000)))
+        outcome = await desk.handle_mail(*mails("a"))
+        if isinstance(error, TurnBroke | Unavailable) and closes_after_s:
+            assert isinstance(outcome, Nak)  # it needs no ledger
+        else:
+            assert isinstance(outcome, Defer)
+        assert "turn_trigger_skipped" not in desk.events()
+
+    case()
 
 
 @in_virtual_time

@@ -49,6 +49,24 @@ async def test_a_seat_over_its_cap_holds_its_mail_wherever_it_goes_until_the_cap
 
 
 @in_virtual_time
+async def test_mail_that_was_deferred_for_its_budget_goes_on_at_once_when_the_cap_is_raised() -> None:
+    fleet = Fleet(["alice"])
+    fleet.company = _with_caps(fleet.company, 100)
+    one = await fleet.node("n1")
+    await fleet.until(lambda: fleet.holder("alice"), "alice is held")
+    budgets = await _spender(fleet, one)
+    await budgets.charge("alice", 100)
+    for mail_id in ("m1", "m2", "m3", "m4"):
+        await fleet.send("alice", mail_id)
+        await fleet.until(lambda: BUDGET_WINDOW in one.seats.holds("alice"), "the inbox is held")
+        await budgets.reset("alice")
+        # Less than the time between two renewals.
+        await fleet.until(lambda mail_id=mail_id: fleet.finished(mail_id), "the mail is worked", bound_s=1.0)
+        await budgets.charge("alice", 100)
+    await fleet.close()
+
+
+@in_virtual_time
 async def test_another_document_with_a_higher_cap_lifts_the_hold() -> None:
     fleet = Fleet(["alice", "bob"])
     fleet.company = _with_caps(fleet.company, 100)

@@ -239,6 +239,7 @@ class Node:
             fence=self._fence,
             pauses=self._pauses,
             is_spent=lambda handle: self._budget_gate.over(handle) is not None,
+            reopen=self._reopen,
             tools=SeatTools(
                 ports.tool_servers,
                 variable=config.variable,
@@ -434,6 +435,9 @@ class Node:
         return Commands(
             self._outbox, ports.entropy, inboxes, letters, work.desk, pausing, history, budgets, work.schedules
         )
+
+    def _reopen(self, handle: str) -> None:
+        self.host.reopen(handle)
 
     def _fence(self, handle: str) -> Fence | None:
         return self.host.fence(handle)

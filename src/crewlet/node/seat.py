@@ -55,6 +55,7 @@ class SeatRuntime:
         fence: the fence of a handle's present tenure.
         pauses: which seats are paused; `on_pauses` is to be called after each change of it.
         is_spent: whether a seat may spend nothing more; `on_budget` is to be called after each change of it.
+        reopen: has an inbox read again at once that a deferral had stopped, where a turn of the seat may start.
         tools: the tool servers of the seats that run here.
     """
 
@@ -67,6 +68,7 @@ class SeatRuntime:
         fence: Callable[[str], Fence | None],
         pauses: PauseWatch,
         is_spent: Callable[[str], bool],
+        reopen: Callable[[str], None],
         tools: SeatTools,
         journal: DeliveryJournal | None = None,
         clock: Clock,
@@ -77,6 +79,7 @@ class SeatRuntime:
         self._fence = fence
         self._pauses = pauses
         self._is_spent = is_spent
+        self._reopen = reopen
         self._tools = tools
         self._journal = journal
         self._clock = clock
@@ -244,15 +247,15 @@ class SeatRuntime:
     def _on_agent(self, handle: str) -> None:
         running = self._running.get(handle)
         if running is not None:
-            self._hold_for_agent(running)
+            self._hold_for_agent(handle, running)
 
-    def _hold_for_agent(self, running: _Running) -> None:
+    def _hold_for_agent(self, handle: str, running: _Running) -> None:
         if running.standing is None:
             return
         if not running.standing.is_ready:
             running.attachment.hold(AGENT_NOT_READY)
         elif AGENT_NOT_READY in running.attachment.holds:
-            running.attachment.unhold(AGENT_NOT_READY)
+            self._unhold(handle, running, AGENT_NOT_READY)
 
     def on_budget(self, handle: str) -> None:
         """What is known of a seat's budget has changed."""
@@ -265,11 +268,11 @@ class SeatRuntime:
         if self._is_spent(handle):
             attachment.hold(BUDGET_WINDOW)
         elif BUDGET_WINDOW in attachment.holds:
-            attachment.unhold(BUDGET_WINDOW)
+            self._unhold(handle, running, BUDGET_WINDOW)
 
     def _hold(self, handle: str, running: _Running) -> None:
         self._hold_for_budget(handle, running)
-        self._hold_for_agent(running)
+        self._hold_for_agent(handle, running)
         attachment, pause = running.attachment, self._pauses.of(handle)
         holds = attachment.holds
         if pause is not None:
@@ -279,10 +282,16 @@ class SeatRuntime:
             if pause.stop_running:
                 running.dispatch.stop(str(pause))
         elif SEAT_PAUSED in holds:
-            attachment.unhold(SEAT_PAUSED)
+            self._unhold(handle, running, SEAT_PAUSED)
             _log.info("seat_pause_lifted", seat=handle, epoch=running.term.epoch)
         if PAUSES_UNREAD in holds and self._pauses.is_answered(running.question):
-            attachment.unhold(PAUSES_UNREAD)
+            self._unhold(handle, running, PAUSES_UNREAD)
+
+    def _unhold(self, handle: str, running: _Running, name: str) -> None:
+        """Lift a hold, and with the last of them the stop of whatever mail was deferred because of it."""
+        running.attachment.unhold(name)
+        if not running.attachment.holds:
+            self._reopen(handle)
 
     def on_established(self, term: Term) -> None:
         """Nothing here waits for a seat to be established: its inbox delivers, and admission says when."""

@@ -61,3 +61,10 @@ class Admission:
         if not is_busy:
             self._is_deferral_noted = False
         return is_edge
+
+    def reopen(self, *, is_busy: bool) -> bool:
+        """What a deferral waited for has come. Whether to tell the consumer to go on before the next renewal.
+
+        Not while renewals fail: that stop is theirs to end.
+        """
+        return not self._is_stopped and self.renew(is_busy=is_busy)

@@ -204,6 +204,14 @@ class SeatHost:
         if (tenure := self._context.tenures.get(handle)) is not None:
             tenure.admission.note_deferral()
 
+    def reopen(self, handle: str) -> None:
+        """What a deferral of the seat waited for has come: its consumer goes on now, where a turn may start now."""
+        context, tenure = self._context, self._context.tenures.get(handle)
+        if tenure is None or self.may_start(handle) is None:
+            return
+        if tenure.admission.reopen(is_busy=context.is_busy(handle)):
+            context.tell("on_admission", lambda: context.hooks.on_admission(handle, True))
+
     def fence(self, handle: str) -> SeatFence | None:
         """The fence of the seat's present tenure; None when it has none here."""
         tenure = self._context.tenures.get(handle)

@@ -19,7 +19,7 @@ from crewlet.ports.mail import Ack, Defer, Nak, Outcome, Settling
 from crewlet.turns.account import Account
 from crewlet.turns.guards import GuardBreached
 from crewlet.turns.spending import BudgetSpent
-from crewlet.turns.turn import AgentNotReady, Fence, OutcomeWord, TurnBroke, TurnResult
+from crewlet.turns.turn import AgentNotReady, Fence, TurnBroke, TurnResult
 
 _log = structlog.get_logger()
 
@@ -147,8 +147,8 @@ class Endings:
             return await self._fenced(run, account, "the fence closed as a guard ended the turn")
         _log.error("turn.guard_breach", kind=breach.kind, error=breach.detail)
         account.end("breached", str(breach), outcome="failed")
-        await self._give_up(run, account, str(breach))
-        return self._done_with(run, account)
+        await self._complete(run, account, outcome="failed", detail=str(breach))
+        return self._done_with(run, account, given_up=str(breach))
 
     async def _stopped(self, run: Run, account: Account, reason: str) -> Outcome:
         """A person stopped it so that it would not go on: no other run may. Who owns the seat is asked first."""
@@ -156,13 +156,15 @@ class Endings:
             return await self._fenced(run, account, "the fence closed as a person stopped the turn")
         _log.warning("agent_turn_stopped", reason=reason, sent=len(account.record.mails))
         account.end("stopped", reason)
-        await self._give_up(run, account, reason, outcome="stopped")
-        return self._done_with(run, account)
+        await self._complete(run, account, outcome="stopped", detail=reason)
+        return self._done_with(run, account, given_up=reason)
 
-    def _done_with(self, run: Run, account: Account) -> Outcome:
+    def _done_with(self, run: Run, account: Account, *, given_up: str | None = None) -> Outcome:
         if run.is_closed and not account.record.reached_outside:
             # The record may or may not be there. If it is, the next owner skips the mail; if not, it works it.
             return self._fall_back(account, "fenced", "the fence closed before the mail was settled")
+        if given_up is not None:
+            self._all_skipped(account, given_up)
         return Ack()
 
     async def _fenced(self, run: Run, account: Account, reason: str) -> Outcome:
@@ -212,8 +214,11 @@ class Endings:
             Refusal(name, reason, is_parked=name in (BUDGET_WINDOW, AGENT_NOT_READY)), account.work.triggers
         )
 
-    async def _give_up(self, run: Run, account: Account, detail: str, *, outcome: OutcomeWord = "failed") -> None:
-        await self._complete(run, account, outcome=outcome, detail=detail)
+    async def _give_up(self, run: Run, account: Account, detail: str) -> None:
+        await self._complete(run, account, outcome="failed", detail=detail)
+        self._all_skipped(account, detail)
+
+    def _all_skipped(self, account: Account, detail: str) -> None:
         for trigger in account.work.triggers:
             self._skipped(trigger, detail, account.work.turn_id)
 
