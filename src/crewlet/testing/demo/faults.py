@@ -18,6 +18,7 @@ POLL_S = 0.1
 MEET_A_RUN_S = 6.0
 LOOK_EVERY_S = 0.02
 BROKER_BACK_S = 30.0
+SAYS_S = 5.0
 
 
 async def kill(node: DemoNode, is_at_work: Callable[[], bool]) -> Fault:
@@ -83,9 +84,13 @@ async def outlast(frozen: Frozen, *, for_s: float, say: Callable[[str], None]) -
     if left:
         say(f"{node.id} thawed after {until - frozen.at:.1f} s: {len(left)} of {count} processes were left to thaw")
     else:
-        why = node.said(f"watchdog: node {frozen.processes[0].pid} ") or "nothing of it"
-        say(f"{until - frozen.at:.1f} s into the freeze all {count} processes of {node.id} are gone, so none wakes up")
-        say(f"beside the next owner of its seats; its parent says: {why}")
+        while (why := node.said(f"watchdog: node {frozen.processes[0].pid} ")) is None and boottime() < until + SAYS_S:
+            await asyncio.sleep(POLL_S)
+        say(
+            f"{until - frozen.at:.1f} s into the freeze {node.id} is gone with its programs: {count} processes,"
+            f" none of which can wake up beside the next owner of its seats"
+        )
+        say(f"its parent says: {why or 'nothing of it'}")
     return Fault("frozen", node.id, frozen.at, until)
 
 
