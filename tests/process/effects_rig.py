@@ -6,7 +6,6 @@ store, and by what the link between node and broker loses.
 
 import asyncio
 import json
-import os
 import re
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_kit import BOUND_S, NodeProcess
-from process_kit import PROGRAMS, python, until
+from process_kit import python, until, with_site
 
 from crewlet.supervisor.broker import free_port
 from crewlet.testing.brokers import one_server
@@ -120,8 +119,7 @@ class Scene:
         for seat in ("between", "tool", "answer"):
             self._file(seat).touch()
         self.link.on_request = self._judge
-        path = os.pathsep.join(filter(None, (str(PROGRAMS / "stall"), os.environ.get("PYTHONPATH"))))
-        self._start("victim", self.link.url, {"STALL": str(self._file("before")), "PYTHONPATH": path})
+        self._start("victim", self.link.url, {"STALL": str(self._file("before")), **with_site("stall")})
         seats = [*POINTS, *(f"{seat}-rival" for seat in POINTS if self.rivals)]
         await self.victim.until(lambda: self.victim.holds(*seats), "it holds every seat")
         for seat in sorted(seats, key=lambda seat: seat in POINTS):

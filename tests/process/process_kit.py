@@ -16,6 +16,11 @@ def python(name: str, *args: str) -> tuple[str, ...]:
     return (sys.executable, str(PROGRAMS / name), *args)
 
 
+def with_site(name: str) -> dict[str, str]:
+    """What to set in an environment so that an interpreter runs the `sitecustomize` of a folder of `programs/`."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(PROGRAMS / name), os.environ.get("PYTHONPATH"))))}
+
+
 def is_running(pid: int) -> bool:
     """Whether a process is there and not dead. Zombies are dead; who buries them is another question."""
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fleet_kit import NodeProcess, runs
-from process_kit import PROGRAMS, is_running
+from process_kit import is_running, with_site
 
 pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -24,7 +24,7 @@ class Clocked:
         self._skew = folder / f"{name}.skew"
         self._hold = folder / f"{name}.hold"
         self._hold.touch()
-        env = {"SKEW": str(self._skew), "PYTHONPATH": str(PROGRAMS / "skew")}
+        env = {"SKEW": str(self._skew), **with_site("skew")}
         self.node = NodeProcess(
             folder, name, "", seats={name: {}}, labels={}, ttl_s=TTL_S, env=env, coordination=coordination
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fleet_kit import NodeProcess, runs
-from process_kit import PROGRAMS
+from process_kit import with_site
 
 pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(400)]
 
@@ -30,7 +30,7 @@ def ups(tmp_path: Path) -> Generator[dict[str, NodeProcess]]:
     made: dict[str, NodeProcess] = {}
     for point in TOLD:
         (tmp_path / f"{point}.hold").touch()
-        env = {"STAND_AT": point, "PYTHONPATH": str(PROGRAMS / "late")}
+        env = {"STAND_AT": point, **with_site("late")}
         made[point] = NodeProcess(tmp_path, point, "", seats={point: {}}, labels={}, ttl_s=TTL_S, env=env)
     yield made
     for up in made.values():
