@@ -46,12 +46,14 @@ class _Rows:
 
     def __init__(self, age_s: float) -> None:
         self._age_s = age_s
-        self._lapses: dict[int, dict[str, datetime]] = {}
+        # When each was written, and for how long it lives then.
+        self._lives: dict[int, dict[str, tuple[datetime, float]]] = {}
         self._protocols: dict[str, int] = {}
 
     def put(self, entry: Entry) -> None:
-        self.remove(entry.key)
-        if not entry.key.startswith(_COUNTED):
+        key = entry.key
+        self.remove(key)
+        if not key.startswith(_COUNTED):
             return
         try:
             row = _short_row(entry.value) if len(entry.value) <= _SHORT else _decoder.decode(entry.value)
@@ -61,22 +63,21 @@ class _Rows:
             return
         if row.released:
             return
-        lapses_at = entry.written_at + timedelta(seconds=lifetime_s(row.ttl_s, self._age_s))
-        self._protocols[entry.key] = row.protocol
-        self._lapses.setdefault(row.protocol, {})[entry.key] = lapses_at
+        self._protocols[key] = row.protocol
+        self._lives.setdefault(row.protocol, {})[key] = entry.written_at, lifetime_s(row.ttl_s, self._age_s)
 
     def remove(self, key: str) -> None:
         protocol = self._protocols.pop(key, None)
         if protocol is not None:
-            self._lapses[protocol].pop(key, None)
+            self._lives[protocol].pop(key, None)
 
     def floor(self, store_now: datetime) -> int | None:
         """The lowest protocol of what is live. Lapsed rows are met once and dropped."""
-        for protocol in sorted(self._lapses):
-            rows = self._lapses[protocol]
+        for protocol in sorted(self._lives):
+            rows = self._lives[protocol]
             while rows:
-                key, lapses_at = next(iter(rows.items()))
-                if lapses_at > store_now:
+                key, (written_at, lives_s) = next(iter(rows.items()))
+                if written_at + timedelta(seconds=lives_s) > store_now:
                     return protocol
                 del rows[key], self._protocols[key]
         return None

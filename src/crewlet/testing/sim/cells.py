@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from crewlet.ports.cells import (
     BucketSpec,
@@ -31,6 +31,7 @@ from crewlet.ports.cells import (
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.keys import check_expect, check_key, check_prefix, check_spec, check_write
 from crewlet.testing.sim.dice import Dice
+from crewlet.testing.sim.loop import SimLoop
 from crewlet.testing.sim.wire import Broker, Wire
 from crewlet.testing.virtual import EPOCH
 
@@ -101,6 +102,7 @@ class SimBucket:
         self._last_revision = 0
         self._max_age_s = spec.max_age_s
         self._answers: dict[str, WriteResult] = {}
+        self._loop = cast(SimLoop, asyncio.get_running_loop())
 
     def read(self, key: str) -> Entry | None:
         entry = self._live(key)
@@ -113,7 +115,7 @@ class SimBucket:
     def survey(self, prefix: str) -> tuple[Sequence[Entry], float]:
         """What is there, by key, and when that was."""
         live = (self._live(key) for key in sorted(self.held) if key.startswith(prefix))
-        return [entry for entry in live if entry is not None], asyncio.get_running_loop().time()
+        return [entry for entry in live if entry is not None], self._loop.now_s
 
     def write(
         self, write_id: str, key: str, value: bytes | None, expect: int | None, ttl_s: float | None
@@ -167,7 +169,7 @@ class SimBucket:
         held = self.held.get(key)
         if held is None:
             return None
-        if asyncio.get_running_loop().time() >= held.dies_at:
+        if self._loop.now_s >= held.dies_at:
             del self.held[key]
             return None
         return held.entry
@@ -178,7 +180,7 @@ class SimBucket:
             age_s = ttl_s if age_s is None else min(ttl_s, age_s)
         if age_s is None:
             return math.inf
-        return asyncio.get_running_loop().time() + age_s + self._store.lateness_s * self._store.dice.random()
+        return self._loop.now_s + age_s + self._store.lateness_s * self._store.dice.random()
 
 
 class SimCellStore(CellStore):
@@ -347,7 +349,7 @@ class Watcher(AsyncIterator[WatchEvent]):
         self._events: deque[WatchEvent] = deque()
         self._early: list[tuple[int, WatchEvent]] = []
         self._is_filling = False
-        self._arrived = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
         self._is_broken = False
 
     async def start(self) -> None:
@@ -367,7 +369,7 @@ class Watcher(AsyncIterator[WatchEvent]):
         """Nothing more comes until it has started over."""
         if not self._is_broken:
             self._is_broken = True
-            self.wire.notice_silence(self._arrived.set)
+            self.wire.notice_silence(self._stir)
 
     async def __anext__(self) -> WatchEvent:
         while not self._events:
@@ -377,8 +379,8 @@ class Watcher(AsyncIterator[WatchEvent]):
                 except Unavailable:
                     await asyncio.sleep(0.5)
                 continue
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
         event = self._events.popleft()
         if isinstance(event, Put):
             self._on_call.heard(self._bucket.spec.name, event.entry.revision)
@@ -389,7 +391,11 @@ class Watcher(AsyncIterator[WatchEvent]):
             self._early.append((revision, event))
         else:
             self._events.append(event)
-            self._arrived.set()
+            self._stir()
+
+    def _stir(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def _fill(self, *, is_reset: bool) -> None:
         self._is_filling, self._early = True, []

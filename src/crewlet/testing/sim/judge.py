@@ -12,7 +12,7 @@ import msgspec
 
 from crewlet.company.model import Company
 from crewlet.mail import topics
-from crewlet.seats.records import LeaseRecord, lifetime_s, resource_of
+from crewlet.seats.records import LeaseRecord, decode_lease, lifetime_s, resource_of
 from crewlet.testing.sim.claimjudge import ClaimJudge
 from crewlet.testing.sim.effectjudge import EffectJudge
 from crewlet.testing.sim.facts import RunningTurn, Tenure, Violation, key_of_trigger, trigger_of
@@ -29,8 +29,6 @@ from crewlet.testing.sim.wire import Broker
 from crewlet.turns.turn import Turn
 
 LEASES, LEDGER = "crewlet_leases", "crewlet_ledger"
-
-_lease_decoder = msgspec.json.Decoder(LeaseRecord)
 
 _SLACK_S = 0.01
 _GATE_RACE_S = 15.0
@@ -107,7 +105,7 @@ class Judge:
 
     def wrote(self, bucket: str, key: str, value: bytes | None, revision: int) -> None:
         if bucket == LEASES and value is not None:
-            self._lease_written(key, _lease_decoder.decode(value))
+            self._lease_written(key, decode_lease(value))
         elif bucket == LEDGER and value is not None:
             record = msgspec.json.decode(value, type=dict[str, Any])
             self._history.note("ledger", key, record.get("owner"), record.get("epoch"), record.get("outcome"))
@@ -219,7 +217,7 @@ class Judge:
 
     def writing(self, process: Process, bucket: str, key: str, value: bytes | None) -> None:
         if bucket == LEASES and value is not None:
-            record = _lease_decoder.decode(value)
+            record = decode_lease(value)
             if record.epoch == 0 and not record.released:
                 self._claiming[process.name, key] = self.now
                 if record.owner == process.name and key.startswith("seat."):

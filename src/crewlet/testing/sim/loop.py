@@ -187,7 +187,11 @@ class SimLoop(VirtualLoop):
         ready, timers = self._ready, self._timed
         while not self._stopping:
             if not ready:
-                self._jump()
+                if timers and timers[0][2][0] is not None and len(timers) <= self._crowded:
+                    if timers[0][0] > self.now_s:
+                        self.now_s = timers[0][0]
+                else:
+                    self._jump()
             now = self.now_s
             while timers and timers[0][0] <= now:
                 timer = heappop(timers)[2]
