@@ -30,8 +30,7 @@ test: setup ## everything that CI runs
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone"
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "process and not long"
-	$(BIN)/python -m pytest -q -m "alone and not process"
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "alone and not long"
 
 long: setup ## process tests that take minutes: effects at each point of a turn, orders of kills, outages, clocks, poison
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m long

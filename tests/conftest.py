@@ -31,7 +31,7 @@ def warnings_only() -> Generator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What wants the machine for itself is marked so; a mark that claims a behaviour must name one that exists."""
+    """What wants much of the machine is marked so; a mark that claims a behaviour must name one that exists."""
     known = set(re.findall(r"^- ([A-Z]{2}-\d\d) ", _BEHAVIOURS.read_text(encoding="utf-8"), re.MULTILINE))
     for item in items:
         is_process = item.path.is_relative_to(_TESTS / "process")

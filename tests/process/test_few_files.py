@@ -89,8 +89,8 @@ async def test_a_node_without_a_free_descriptor_says_so_keeps_its_seats_and_work
             # Any gaps below its highest one are few, and a program takes more than those.
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 1 - 2, hard))
             await publish(server.url, node.company, [("desk", "mail")])
-            await node.until(lambda: bool(node.events("turn_broke")), "the turn that could not begin is told")
-            assert "Too many open files" in str(node.events("turn_broke"))
+            await node.until(lambda: bool(node.events("agent_not_ready")), "the turn that could not begin is told")
+            assert "Too many open files" in str(node.events("agent_not_ready"))
             await node.until(lambda: bool(node.events("open_files_exhausted")), "the node says what it lacks")
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
             await node.until(lambda: any(run.is_ended for run in runs(tmp_path, "desk")), "the mail is worked")
