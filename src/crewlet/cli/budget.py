@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from crewlet.cli.client import NodeClient
+from crewlet.cli.numbers import whole
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import print_json, print_table
 from crewlet.cli.sending import is_utf8
@@ -42,9 +43,9 @@ def show(
 @app.command("set")
 def set_caps(
     handle: HandleArgument = None,
-    day: Annotated[int | None, typer.Option(help="Tokens a day.", min=0, max=_MOST)] = None,
-    week: Annotated[int | None, typer.Option(help="Tokens a week.", min=0, max=_MOST)] = None,
-    month: Annotated[int | None, typer.Option(help="Tokens a month.", min=0, max=_MOST)] = None,
+    day: Annotated[int | None, typer.Option(metavar="N", help="Tokens a day.", parser=whole(0, _MOST))] = None,
+    week: Annotated[int | None, typer.Option(metavar="N", help="Tokens a week.", parser=whole(0, _MOST))] = None,
+    month: Annotated[int | None, typer.Option(metavar="N", help="Tokens a month.", parser=whole(0, _MOST))] = None,
     unlimited: Annotated[bool, typer.Option("--unlimited", help="Set no limit at all.")] = False,
     as_documented: Annotated[
         bool, typer.Option("--as-documented", help="Go back to what the company document says.")

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import typer
 
 from crewlet.cli.client import NodeClient
+from crewlet.cli.numbers import whole
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
 from crewlet.cli.sending import is_utf8, segment
@@ -28,7 +29,7 @@ def list_letters(
     after: Annotated[
         str | None, typer.Option("--after", metavar="LETTER", help="Only what came after this one.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=200)] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many at most.", parser=whole(1, 200))] = 50,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,
     output: OutputOption = Output.table,

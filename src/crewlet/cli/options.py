@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crewlet.cli import printing
+from crewlet.kit.refusal import ConfigRefused
 
 if TYPE_CHECKING:
     from crewlet.company.model import Company
@@ -58,7 +59,12 @@ def load(config: Path) -> "tuple[Settings, Company]":
     # Shown relative where the user's own path was.
     folder = config.parent
     shown = folder / settings.company.relative_to(settings.path.parent) if _is_below(settings, folder) else None
-    return settings, load_company(shown or settings.company)
+    shown = shown or settings.company
+    if not shown.exists():
+        problem = f"the company document {shown} does not exist"
+        remedy = "write it, let `crewlet init` do it, or name another"
+        raise ConfigRefused(problem, where=settings.company_at, remedy=remedy)
+    return settings, load_company(shown)
 
 
 def _is_below(settings: "Settings", folder: Path) -> bool:

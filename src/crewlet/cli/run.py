@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crewlet.cli import FAILED, INTERRUPTED, OK, REFUSED, printing
-from crewlet.kit.refusal import ConfigRefused
+from crewlet.kit.refusal import ConfigRefused, ManyRefused
 from crewlet.ports.errors import CrewletError
 
 
@@ -23,7 +23,9 @@ def run(args: Sequence[str]) -> int:
         return _code(end.code)
     except ConfigRefused as refusal:
         _tell_programs(refusal, str(refusal))
-        return tell(str(refusal), REFUSED)
+        for each in refusal.all if isinstance(refusal, ManyRefused) else (refusal,):
+            tell(str(each), REFUSED)
+        return REFUSED
     except CrewletError as error:
         _tell_programs(error, _sentence(str(error)))
         return tell(_sentence(str(error)), FAILED)
@@ -44,6 +46,8 @@ def _tell_programs(error: Exception, sentence: str) -> None:
     if printing.wants_json:
         word = "config_refused" if isinstance(error, ConfigRefused) else getattr(error, "word", "failed")
         facts: Mapping[str, Any] = getattr(error, "facts", {})
+        if isinstance(error, ManyRefused):
+            facts = {**facts, "details": [str(each) for each in error.all]}
         printing.print_json({**facts, "error": word, "detail": sentence})
 
 

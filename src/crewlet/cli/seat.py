@@ -10,6 +10,7 @@ import typer
 
 from crewlet.cli import FAILED
 from crewlet.cli.client import CommandFailed, NodeClient
+from crewlet.cli.numbers import number
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.pauses import pause_seat, pause_words, resume_seat
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
@@ -17,6 +18,7 @@ from crewlet.cli.run import tell
 from crewlet.cli.sending import body_of, check_names, deliver, follow, segment
 from crewlet.cli.tail import tail_seat
 
+_LONGEST_WAIT_S = 366 * 24 * 3600
 _GOOD = ("delivered", "no_action")
 
 app = typer.Typer(help="The company's seats and their mail.", no_args_is_help=True, rich_markup_mode=None)
@@ -96,7 +98,12 @@ def send(
     conversation: Annotated[str, typer.Option(help="Names the thread that the mail belongs to.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Follow the mail until a turn has finished it.")] = False,
     timeout: Annotated[
-        float, typer.Option(help="Give up after so many seconds, whether sending or, with --wait, waiting.", min=0)
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="Give up after so many seconds, whether sending or, with --wait, waiting.",
+            parser=number(0, _LONGEST_WAIT_S),
+        ),
     ] = 600.0,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,

@@ -1,22 +1,32 @@
 """`crewlet sim`."""
 
 import json
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crewlet.cli.numbers import number, whole
+
 if TYPE_CHECKING:
     from crewlet.testing.sim import SimOptions, SimReport
 
+_SEEDS = 2**53
+
 
 def sim(
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides everything that is left to chance.")] = 0,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Run so many seeds, from --seed on.")] = 1,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=50, help="Nodes of the fleet.")] = 3,
-    seats: Annotated[int, typer.Option("--seats", min=1, max=100, help="Seats of the company.")] = 6,
-    hours: Annotated[float, typer.Option("--hours", min=0.01, help="Simulated hours of trouble.")] = 1.0,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", metavar="N", parser=whole(0, _SEEDS), help="Decides everything that is left to chance."),
+    ] = 0,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", parser=whole(1, _SEEDS), help="Run so many seeds, from --seed on.")
+    ] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", parser=whole(1, 50), help="Nodes of the fleet.")] = 3,
+    seats: Annotated[int, typer.Option("--seats", metavar="N", parser=whole(1, 100), help="Seats of the company.")] = 6,
+    hours: Annotated[
+        float, typer.Option("--hours", metavar="HOURS", parser=number(0.01, 10_000), help="Simulated hours of trouble.")
+    ] = 1.0,
     faults: Annotated[
         str | None,
         typer.Option("--faults", metavar="LIST", help="Kinds of fault with commas between, or `none`."),
@@ -31,8 +41,6 @@ def sim(
     """
     from crewlet.testing.sim import SimOptions, simulate
 
-    if not math.isfinite(hours):
-        raise typer.BadParameter("a simulation has an end", param_hint="--hours")
     kinds = _kinds(faults)
     for each in range(seed, seed + seeds):
         options = SimOptions(each, nodes=nodes, seats=seats, minutes=round(60.0 * hours, 6), faults=kinds)

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from crewlet.cli.client import NodeClient, NodeRefused, NodeSilent
+from crewlet.cli.numbers import whole
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
 from crewlet.cli.sending import is_utf8
@@ -26,7 +27,9 @@ app = typer.Typer(help="What turns did.", no_args_is_help=True, rich_markup_mode
 def tail_seat(
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="The seat's handle.", show_default=False)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as things happen, until interrupted.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many turns at most.", min=1, max=200)] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="How many turns at most.", parser=whole(1, 200))
+    ] = 20,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,
     output: OutputOption = Output.table,

@@ -39,6 +39,8 @@ def validate(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Outpu
 
 def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
     """What is allowed and yet hardly meant, as seen from this machine."""
+    if problem := _unusable(settings.node.data_dir):
+        yield f"node.data_dir {settings.node.data_dir} cannot be used on this machine: {problem}."
     llm_seats = [seat.handle for seat in company.seats if isinstance(seat.runner, LlmRunner)]
     if llm_seats and find_spec("pydantic_ai") is None:
         yield f"seat {llm_seats[0]!r} is an llm seat, and the extra `llm` is not installed here."
@@ -58,6 +60,14 @@ def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
                 pass
         if settings.coordination.type == "local" and not seat.placement.matches(settings.node.id, settings.node.labels):
             yield f"seat {seat.handle!r} is placed on {seat.placement}, which this only node is not: nobody runs it."
+
+
+def _unusable(folder: Path) -> str:
+    """What keeps a node from having this folder, as far as that can be seen without making it; "" for nothing."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is not a folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"this user may not write to {there}"
 
 
 def _not_startable(runner: CommandRunner) -> str:

@@ -12,6 +12,7 @@ from crewlet.kit.yamlfile import ListNode
 
 PYTHON_WORD: Final = "{python}"
 """As the first word of a command: the interpreter that runs Crewlet."""
+_QUOTING: Final = "'\"\\"
 
 
 def read_command(field: Field) -> tuple[str, ...]:
@@ -20,7 +21,9 @@ def read_command(field: Field) -> tuple[str, ...]:
         words = tuple(item.text() for item in field.items())
     else:
         try:
-            words = tuple(shlex.split(field.text()))
+            text = field.text()
+            is_plain = text.isascii() and text.isprintable() and not any(mark in text for mark in _QUOTING)
+            words = tuple(text.split() if is_plain else shlex.split(text))
         except ValueError:
             field.refuse("a quote or backslash in this command is not closed", "close it, or write the words as a list")
     if not words or not words[0].strip():

@@ -5,20 +5,23 @@ Nothing of the environment is read, and nothing is looked for on disk but the do
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from crewlet.company.budgets import UNLIMITED, read_budget, read_timezone
 from crewlet.company.commands import read_command, read_cwd, read_env
+from crewlet.company.instants import Schedule
 from crewlet.company.llm import LLM_KEYS, read_llm
 from crewlet.company.model import CommandRunner, Company, Placement, Runner, ScriptRunner, Seat
 from crewlet.company.pythonseat import PYTHON_KEYS, read_python
 from crewlet.company.rules import read_handle, read_labels, read_node_id
 from crewlet.company.schedules import read_schedules
-from crewlet.company.script import Sends, check_sends, read_steps
+from crewlet.company.script import Sends, check_send, read_steps
 from crewlet.company.tools import read_tools
 from crewlet.kit.fields import Block, Field
+from crewlet.kit.refusal import Refusals
 from crewlet.kit.yamlfile import parse, read_text
 
 MAX_TIMEOUT_S: Final = 7 * 24 * 3600
@@ -57,29 +60,35 @@ def parse_company(text: str, source: str, *, folder: Path | None = None) -> Comp
             first refused and the second open.
 
     Raises:
-        ConfigRefused: with source, line, field and remedy.
+        ConfigRefused: with source, line, field and remedy; ManyRefused where more is wrong.
     """
-    document = Block.of_document(parse(text, source), source, _COMPANY_KEYS)
-    name = document.require("name", "write `name:` with the company's name").line_of_text()
-    window = document.get("notification_coalesce_window_seconds")
-    batch = document.get("notification_coalesce_max_batch")
-    zone, budget = document.get("timezone"), document.get("budget")
-    units = _read_units(document.get("units"))
-    roles = _read_roles(document.get("roles"), units, folder)
-    seats = tuple(role for role in roles if isinstance(role, Seat))
-    people = tuple(role for role in roles if isinstance(role, str))
-    timezone, schedules = read_timezone(zone) if zone else "UTC", document.get("schedules")
-    return Company(
+    refusals = Refusals()
+    document = Block.of_document(parse(text, source), source, _COMPANY_KEYS, refusals)
+    name = document.need("name", "write `name:` with the company's name", Field.line_of_text, "")
+    count = len(refusals)
+    units = document.read("units", _read_units, {})
+    known_units = units if len(refusals) == count else None
+    none = _Roles(lacks_some=document.get("roles") is not None)
+    roles = document.read("roles", lambda field: _read_roles(field, known_units, folder), none)
+    timezone = document.read("timezone", read_timezone, "UTC")
+    company = Company(
         name=name,
-        seats=seats,
-        people=people,
+        seats=tuple(roles.seats),
+        people=tuple(roles.people),
         units={name: unit.parent for name, unit in units.items()},
-        coalesce_window_s=window.number(0, 60) if window else 0.0,
-        coalesce_max_batch=batch.integer(1, 100) if batch else 20,
+        coalesce_window_s=document.read("notification_coalesce_window_seconds", lambda field: field.number(0, 60), 0.0),
+        coalesce_max_batch=document.read("notification_coalesce_max_batch", lambda field: field.integer(1, 100), 20),
         timezone=timezone,
-        budget=read_budget(budget) if budget else UNLIMITED,
-        schedules=read_schedules(schedules, [seat.handle for seat in seats], people, timezone) if schedules else (),
+        budget=document.read("budget", read_budget, UNLIMITED),
+        schedules=document.read("schedules", lambda field: _read_schedules(field, roles, timezone), ()),
     )
+    refusals.raise_any()
+    return company
+
+
+def _read_schedules(field: Field, roles: "_Roles", timezone: str) -> tuple[Schedule, ...]:
+    handles = [seat.handle for seat in roles.seats] if not roles.lacks_some else None
+    return read_schedules(field, handles, roles.people, timezone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +98,35 @@ class _Unit:
     field: Field
 
 
-def _read_units(field: Field | None) -> Mapping[str, _Unit]:
+_Units = Mapping[str, _Unit] | None
+"""The units by name; None where some could not be read, so that nobody can tell which there are."""
+
+
+def _read_units(field: Field) -> Mapping[str, _Unit]:
     units: dict[str, _Unit] = {}
-    for item in field.items() if field else ():
-        block = item.block(("name", "parent"))
-        name_field = block.require("name", "write `name:` with the unit's name")
-        name = name_field.line_of_text()
-        if name in units:
-            problem = f"the unit {name!r} is here twice (first on line {units[name].line})"
-            name_field.refuse(problem, "rename one of them")
-        parent = block.get("parent")
-        units[name] = _Unit(name_field.line, parent.line_of_text() if parent else None, parent or name_field)
+    for item in field.items():
+        item.read(partial(_read_unit, units=units), None)
     for name, unit in units.items():
-        if unit.parent is not None and unit.parent not in units:
-            unit.field.refuse(f"there is no unit {unit.parent!r}", _list_of("units", units))
-        _refuse_cycle(name, units)
+        unit.field.read(partial(_check_parent, name=name, units=units), None)
     return units
+
+
+def _read_unit(item: Field, *, units: dict[str, _Unit]) -> None:
+    block = item.block(("name", "parent"))
+    field = block.require("name", "write `name:` with the unit's name")
+    name = field.line_of_text()
+    if name in units:
+        problem = f"the unit {name!r} is here twice (first on line {units[name].line})"
+        field.refuse(problem, "rename one of them")
+    parent = block.get("parent")
+    units[name] = _Unit(field.line, parent.line_of_text() if parent else None, parent or field)
+
+
+def _check_parent(field: Field, *, name: str, units: Mapping[str, _Unit]) -> None:
+    parent = units[name].parent
+    if parent is not None and parent not in units:
+        field.refuse(f"there is no unit {parent!r}", _list_of("units", units))
+    _refuse_cycle(name, units)
 
 
 def _refuse_cycle(name: str, units: Mapping[str, _Unit]) -> None:
@@ -117,54 +139,79 @@ def _refuse_cycle(name: str, units: Mapping[str, _Unit]) -> None:
         unit = units[unit.parent]
 
 
-def _read_roles(field: Field | None, units: Mapping[str, _Unit], folder: Path | None) -> list[Seat | str]:
-    """Seats, and the handles of people as plain text, in the document's order."""
-    roles: list[Seat | str] = []
-    lines: dict[str, int] = {}
-    sends: Sends = []
-    for item in field.items() if field else ():
-        block = item.block(_ROLE_KEYS)
-        handle_field = block.require("handle", "write `handle:` with the seat's address")
-        handle = read_handle(handle_field)
-        if handle in lines:
-            problem = f"the handle {handle!r} is here twice (first on line {lines[handle]})"
-            handle_field.refuse(problem, "rename one of them")
-        lines[handle] = handle_field.line
-        roles.append(_read_role(block, handle, units, folder, sends))
-    check_sends(sends, {role.handle for role in roles if isinstance(role, Seat)}, lines.keys())
+@dataclass(slots=True)
+class _Roles:
+    """What was read of the roles, in the document's order.
+
+    Attributes:
+        lines: of all handles.
+        lacks_some: some could not be read so far as to tell its handle.
+    """
+
+    seats: list[Seat] = field(default_factory=list[Seat])
+    people: list[str] = field(default_factory=list[str])
+    lines: dict[str, int] = field(default_factory=dict[str, int])
+    sends: Sends = field(default_factory=list[tuple[Field, str]])
+    lacks_some: bool = False
+
+
+def _read_roles(field: Field, units: _Units, folder: Path | None) -> _Roles:
+    roles = _Roles()
+    for item in field.items():
+        is_known = item.read(partial(_read_role, roles=roles, units=units, folder=folder), False)
+        roles.lacks_some = roles.lacks_some or not is_known
+    if not roles.lacks_some:
+        handles = {seat.handle for seat in roles.seats}
+        for to in roles.sends:
+            to[0].read(partial(check_send, handle=to[1], seats=handles, roles=roles.lines.keys()), None)
     return roles
 
 
-def _read_role(block: Block, handle: str, units: Mapping[str, _Unit], folder: Path | None, sends: Sends) -> Seat | str:
-    title_field, unit_field, kind_field = block.get("title"), block.get("unit"), block.get("kind")
-    title = title_field.line_of_text() if title_field else ""
-    unit = unit_field.line_of_text() if unit_field else None
-    if unit_field is not None and unit not in units:
-        unit_field.refuse(f"there is no unit {unit!r}", _list_of("units", units))
-    placement, runner, tools = block.get("placement"), block.get("runner"), block.get("tools")
-    budget = block.get("budget")
-    if kind_field is not None and kind_field.choice(("agent", "human")) == "human":
-        for forbidden in (placement, runner, tools, budget):
-            if forbidden is not None:
-                forbidden.refuse("a person's role has none", "remove it, or write `kind: agent`")
-        return handle
-    return Seat(
+def _read_role(item: Field, *, roles: _Roles, units: _Units, folder: Path | None) -> bool:
+    block = item.block(_ROLE_KEYS)
+    handle_field = block.require("handle", "write `handle:` with the seat's address")
+    handle = handle_field.read(read_handle, "")
+    if handle in roles.lines:
+        problem = f"the handle {handle!r} is here twice (first on line {roles.lines[handle]})"
+        handle_field.refuse(problem, "rename one of them")
+    if handle:
+        roles.lines[handle] = handle_field.line
+    title = block.read("title", Field.line_of_text, "")
+    unit = block.read("unit", partial(_read_unit_of, units=units), None)
+    if block.read("kind", lambda field: field.choice(("agent", "human")), "agent") == "human":
+        for key in ("placement", "runner", "tools", "budget"):
+            block.read(key, _refuse_of_person, None)
+        roles.people.append(handle)
+        return bool(handle)
+    seat = Seat(
         handle=handle,
         title=title,
         unit=unit,
-        placement=_read_placement(placement) if placement else Placement(),
-        runner=_read_runner(runner, folder, sends) if runner else ScriptRunner(),
-        tool_servers=read_tools(tools, folder) if tools else (),
-        budget=read_budget(budget) if budget else UNLIMITED,
+        placement=block.read("placement", _read_placement, Placement()),
+        runner=block.read("runner", lambda field: _read_runner(field, folder, roles.sends), ScriptRunner()),
+        tool_servers=block.read("tools", lambda field: read_tools(field, folder), ()),
+        budget=block.read("budget", read_budget, UNLIMITED),
     )
+    roles.seats.append(seat)
+    return bool(handle)
+
+
+def _read_unit_of(field: Field, *, units: _Units) -> str | None:
+    unit = field.line_of_text()
+    if units is not None and unit not in units:
+        field.refuse(f"there is no unit {unit!r}", _list_of("units", units))
+    return unit
+
+
+def _refuse_of_person(field: Field) -> None:
+    field.refuse("a person's role has none", "remove it, or write `kind: agent`")
 
 
 def _read_placement(field: Field) -> Placement:
     block = field.block(("node", "labels"))
-    node, labels = block.get("node"), block.get("labels")
     return Placement(
-        node=read_node_id(node) if node else None,
-        labels=tuple(read_labels(labels).items()) if labels else (),
+        node=block.read("node", read_node_id, None),
+        labels=tuple(block.read("labels", read_labels, {}).items()),
     )
 
 
@@ -180,17 +227,16 @@ def _read_runner(field: Field, folder: Path | None, sends: Sends) -> Runner:
             return read_python(field.block(PYTHON_KEYS), folder, MAX_TIMEOUT_S)
         case _:
             pass
-    steps = field.block(_SCRIPT_KEYS).get("steps")
-    return ScriptRunner(read_steps(steps, sends) if steps else ())
+    steps = field.block(_SCRIPT_KEYS).read("steps", lambda field: read_steps(field, sends), ())
+    return ScriptRunner(steps)
 
 
 def _read_command(block: Block, folder: Path | None) -> CommandRunner:
-    env, cwd, timeout = block.get("env"), block.get("cwd"), block.get("timeout_s")
     return CommandRunner(
-        command=read_command(block.require("command", "write the program and its arguments")),
-        env=read_env(env) if env else {},
-        cwd=read_cwd(cwd, folder) if cwd else str(folder) if folder else None,
-        timeout_s=timeout.number(0.001, MAX_TIMEOUT_S) if timeout else None,
+        command=block.need("command", "write the program and its arguments", read_command, ()),
+        env=block.read("env", read_env, {}),
+        cwd=block.read("cwd", lambda field: read_cwd(field, folder), str(folder) if folder else None),
+        timeout_s=block.read("timeout_s", lambda field: field.number(0.001, MAX_TIMEOUT_S), None),
     )
 
 

@@ -128,5 +128,5 @@ def _read_other(item: Field, model: LlmModel) -> LlmModel:
 
 def _read_settings(field: Field) -> Mapping[str, Setting]:
     block = field.block(_SETTINGS)
-    given = {name: block.get(name) for name in block.node.values}
-    return {name: _SETTINGS[name](value) for name, value in given.items() if value is not None}
+    given = {name: block.read(name, _SETTINGS[name], None) for name in block.node.values if name in _SETTINGS}
+    return {name: value for name, value in given.items() if value is not None}

@@ -25,12 +25,12 @@ _CRON_REMEDY = "write minute, hour, day, month and weekday, like `0 8 * * 1-5`"
 
 
 def read_schedules(
-    field: Field, handles: Collection[str], people: Collection[str], timezone: str
+    field: Field, handles: Collection[str] | None, people: Collection[str], timezone: str
 ) -> tuple[Schedule, ...]:
     """The schedules of a company.
 
     Args:
-        handles: of the seats.
+        handles: of the seats; None where not all are known, and none is looked for.
         people: the handles of the roles that people fill.
         timezone: of the company: where a cron line is read unless it names another.
 
@@ -39,9 +39,8 @@ def read_schedules(
     """
     schedules: list[Schedule] = []
     lines: dict[str, int] = {}
-    for item in field.items():
-        if len(schedules) == MAX_SCHEDULES:
-            item.refuse(f"there are more than {MAX_SCHEDULES} schedules", "remove some")
+
+    def read(item: Field) -> None:
         block = item.block(_KEYS)
         name = block.require("name", "write `name:` with the schedule's name")
         text = name.text().strip()
@@ -52,17 +51,22 @@ def read_schedules(
             name.refuse(f"the schedule {text!r} is here twice (first on line {lines[text]})", "rename one of them")
         lines[text] = name.line
         schedules.append(_read_schedule(block, text, handles, people, timezone))
+
+    for number, item in enumerate(field.items()):
+        if number == MAX_SCHEDULES:
+            item.refuse(f"there are more than {MAX_SCHEDULES} schedules", "remove some")
+        item.read(read, None)
     return tuple(schedules)
 
 
 def _read_schedule(
-    block: Block, name: str, handles: Collection[str], people: Collection[str], timezone: str
+    block: Block, name: str, handles: Collection[str] | None, people: Collection[str], timezone: str
 ) -> Schedule:
     seat = block.require("seat", "write `seat:` with the handle of the seat to write to")
     handle = seat.text().strip()
     if handle in people:
         seat.refuse(f"{handle!r} is a person's role, which has no inbox", "write the handle of a seat")
-    if handle not in handles:
+    if handles is not None and handle not in handles:
         seat.refuse(f"there is no seat {handle!r}", f"the seats are {', '.join(handles)}" if handles else "add it")
     message = block.require("message", "write `message:` with the text of the mail")
     text = message.text().strip()

@@ -21,7 +21,8 @@ def read_steps(field: Field, sends: Sends) -> tuple[ScriptStep, ...]:
     Raises:
         ConfigRefused: a member that is not exactly one known step.
     """
-    return tuple(_read_step(item, sends) for item in field.items())
+    steps = [item.read(lambda item: _read_step(item, sends), None) for item in field.items()]
+    return tuple(step for step in steps if step is not None)
 
 
 def _read_step(item: Field, sends: Sends) -> ScriptStep:
@@ -44,17 +45,16 @@ def _read_step(item: Field, sends: Sends) -> ScriptStep:
             return Send(sends[-1][1], mail.require("text", "write `text:` with what to send").text())
 
 
-def check_sends(sends: Sends, seats: Collection[str], roles: Collection[str]) -> None:
-    """Hold every recipient against the company.
+def check_send(field: Field, *, handle: str, seats: Collection[str], roles: Collection[str]) -> None:
+    """Hold a recipient against the company.
 
     Raises:
-        ConfigRefused: one that is no seat.
+        ConfigRefused: it is no seat.
     """
-    for field, handle in sends:
-        if handle in seats:
-            continue
-        if handle in roles:
-            field.refuse(f"{handle!r} is a person's role, which has no inbox", "send to a seat of an agent")
-        near = get_close_matches(handle, seats, n=1)
-        remedy = f"the nearest handle is {near[0]!r}" if near else "add such a role, or name a seat that is there"
-        field.refuse(f"there is no seat {handle!r}", remedy)
+    if handle in seats:
+        return
+    if handle in roles:
+        field.refuse(f"{handle!r} is a person's role, which has no inbox", "send to a seat of an agent")
+    near = get_close_matches(handle, seats, n=1)
+    remedy = f"the nearest handle is {near[0]!r}" if near else "add such a role, or name a seat that is there"
+    field.refuse(f"there is no seat {handle!r}", remedy)

@@ -6,13 +6,16 @@ null, counts as not given.
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import NoReturn
+from functools import partial
+from typing import NoReturn, TypeVar
 
-from crewlet.kit.refusal import ConfigRefused
+from crewlet.kit.refusal import ConfigRefused, ManyRefused, Refusals
 from crewlet.kit.yamlfile import ListNode, MapNode, Node, Scalar
+
+T = TypeVar("T")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -27,12 +30,14 @@ class Field:
         source: the file.
         path: the field in dots, `roles[2].handle`; "" for the whole document.
         line: of the field's key, or of the value in a list.
+        refusals: where refusals of the file are kept while the rest is read; None has each end the reading.
     """
 
     node: Node
     source: str
     path: str
     line: int
+    refusals: Refusals | None = None
 
     @property
     def where(self) -> str:
@@ -47,6 +52,22 @@ class Field:
         """
         raise ConfigRefused(problem, where=self.where, remedy=remedy)
 
+    def read(self, reader: "Callable[[Field], T]", instead: T) -> T:
+        """What a reader makes of the field; `instead` where it refuses, when refusals are kept.
+
+        Raises:
+            ConfigRefused: the reader's, when they are not.
+        """
+        if self.refusals is None:
+            return reader(self)
+        try:
+            return reader(self)
+        except ManyRefused:
+            raise
+        except ConfigRefused as refusal:
+            self.refusals.add(refusal)
+            return instead
+
     def block(self, known: Collection[str]) -> "Block":
         """The field as a mapping that has no other keys than these."""
         if not isinstance(self.node, MapNode):
@@ -58,7 +79,8 @@ class Field:
                 remedy = (
                     f"the nearest known one is {near[0]!r}" if near else f"the keys here are {', '.join(sorted(known))}"
                 )
-                block.at(key).refuse("this key is not known", remedy)
+                field = block.at(key)
+                field.read(partial(_refuse_key, remedy=remedy), None)
         return block
 
     def items(self) -> "Iterator[Field]":
@@ -66,7 +88,7 @@ class Field:
         if not isinstance(self.node, ListNode):
             self.refuse("this must be a list", "write each member on its own line after `- `")
         for index, item in enumerate(self.node.items):
-            yield Field(item, self.source, f"{self.path}[{index}]", item.line)
+            yield Field(item, self.source, f"{self.path}[{index}]", item.line, self.refusals)
 
     def pairs(self) -> "Iterator[tuple[str, Field]]":
         """The entries of a mapping with free keys, in the file's order."""
@@ -126,14 +148,17 @@ class Block:
     node: MapNode
 
     @classmethod
-    def of_document(cls, node: MapNode, source: str, known: Collection[str]) -> "Block":
-        """The whole document as a block."""
-        return Field(node, source, "", node.line).block(known)
+    def of_document(
+        cls, node: MapNode, source: str, known: Collection[str], refusals: Refusals | None = None
+    ) -> "Block":
+        """The whole document as a block. With `refusals` what `read` and `need` meet is kept there."""
+        return Field(node, source, "", node.line, refusals).block(known)
 
     def at(self, key: str) -> Field:
         """The field of a key that is there."""
         path = f"{self.field.path}.{key}" if self.field.path else key
-        return Field(self.node.values[key], self.field.source, path, self.node.key_lines[key])
+        of = self.field
+        return Field(self.node.values[key], of.source, path, self.node.key_lines[key], of.refusals)
 
     def get(self, key: str) -> Field | None:
         """The field of a key, or None when it is not given."""
@@ -150,3 +175,16 @@ class Block:
                 self.at(key).refuse("there is no value", remedy)
             self.field.refuse(f"{key!r} is missing", remedy)
         return found
+
+    def read(self, key: str, reader: Callable[[Field], T], instead: T) -> T:
+        """What a reader makes of the field of a key; `instead` where it is not given, or refused and that is kept."""
+        found = self.get(key)
+        return instead if found is None else found.read(reader, instead)
+
+    def need(self, key: str, remedy: str, reader: Callable[[Field], T], instead: T) -> T:
+        """The same of a field that must be given."""
+        return self.field.read(lambda _: reader(self.require(key, remedy)), instead)
+
+
+def _refuse_key(field: Field, *, remedy: str) -> None:
+    field.refuse("this key is not known", remedy)

@@ -5,20 +5,25 @@ in what its aliases expand to, without duplicate keys, tags or merge keys. What 
 say (`kit.fields`). A plain value keeps its spelling: nothing turns `no` into false or `22:22` into a number on the way.
 """
 
-from collections.abc import Iterator, Mapping
+import gc
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import yaml
 
 from crewlet.kit.references import NotAReference, UnsetVariable, substitute
 from crewlet.kit.refusal import ConfigRefused
 
-MAX_BYTES: Final = 4 * 1024 * 1024
-MAX_VALUES: Final = 200_000
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Some 50,000 seats of a few lines each."""
+MAX_VALUES: Final = 2_000_000
+"""More than such a file can have without aliases: what they expand to is bounded too."""
 MAX_DEPTH: Final = 24
 
+_PLAIN = (None, "")
 _TEXT_TAG = "tag:yaml.org,2002:str"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -94,7 +99,8 @@ def parse(text: str, source: str) -> MapNode:
     if len(text) > MAX_BYTES:
         raise ConfigRefused(f"the text is larger than {MAX_BYTES // 1024 // 1024} MiB", where=source)
     try:
-        node = _Builder(source, iter(yaml.parse(text, Loader=_LOADER))).document()
+        with _without_collections():
+            node = _Builder(source, iter(yaml.parse(text, Loader=_LOADER))).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -172,8 +178,9 @@ class _Builder:
         return node
 
     def node(self, event: Any, depth: int) -> Node:
-        line = _line(event)
-        if isinstance(event, yaml.AliasEvent):
+        line = event.start_mark.line + 1
+        kind = cast("type[Any]", type(event))
+        if kind is yaml.AliasEvent:
             return self.alias(str(event.anchor), line)
         if depth > MAX_DEPTH:
             raise self.refuse(line, f"values are nested more than {MAX_DEPTH} deep", "flatten them")
@@ -182,15 +189,15 @@ class _Builder:
             self.anchors[anchor] = None
         before = self.count
         self.add(1, line)
+        tag: str | None = event.tag
+        if tag is not None:
+            self.check_tag(tag, line)
         node: Node
-        if isinstance(event, yaml.ScalarEvent):
-            self.check_tag(event, line)
-            node = Scalar(str(event.value), is_plain=event.style in (None, "") and event.tag != _TEXT_TAG, line=line)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            self.check_tag(event, line)
+        if kind is yaml.ScalarEvent:
+            node = Scalar(event.value, event.style in _PLAIN and tag != _TEXT_TAG, line)
+        elif kind is yaml.SequenceStartEvent:
             node = self.sequence(line, depth)
         else:
-            self.check_tag(event, line)
             node = self.mapping(line, depth)
         if anchor is not None:
             self.anchors[anchor] = (node, self.count - before)
@@ -211,36 +218,53 @@ class _Builder:
         self.add(size, line)
         return node
 
-    def check_tag(self, event: Any, line: int) -> None:
-        tag: str | None = event.tag
-        if tag not in (None, "!", _TEXT_TAG):
+    def check_tag(self, tag: str, line: int) -> None:
+        if tag not in ("!", _TEXT_TAG):
             raise self.refuse(line, f"the tag {tag!r} is not supported", "write the plain value")
 
     def sequence(self, line: int, depth: int) -> ListNode:
         items: list[Node] = []
         for event in self.events:
-            if isinstance(event, yaml.SequenceEndEvent):
+            if type(event) is yaml.SequenceEndEvent:
                 break
             items.append(self.node(event, depth + 1))
         return ListNode(tuple(items), line)
 
     def mapping(self, line: int, depth: int) -> MapNode:
-        node = MapNode({}, {}, line)
+        values: dict[str, Node] = {}
+        key_lines: dict[str, int] = {}
         for event in self.events:
-            if isinstance(event, yaml.MappingEndEvent):
+            if type(event) is yaml.MappingEndEvent:
                 break
-            key = self.node(event, depth + 1)
-            if not isinstance(key, Scalar):
-                raise self.refuse(_line(event), "a key must be a plain word", "quote it if it is meant as text")
-            if key.text == "<<" and key.is_plain:
-                raise self.refuse(key.line, "merge keys (<<) are not supported", "write the keys out")
-            if key.text in node.values:
-                first = node.key_lines[key.text]
-                problem = f"the key {key.text!r} is here twice (first on line {first})"
-                raise self.refuse(key.line, problem, "keep one of them")
-            node.key_lines[key.text] = key.line
-            node.values[key.text] = self.node(next(self.events), depth + 1)
-        return node
+            if type(event) is yaml.ScalarEvent and event.anchor is None and event.tag is None:
+                # As `node` would have it: most values of a large document are such keys.
+                at, text, is_plain = _line(event), event.value, event.style in _PLAIN
+                self.add(1, at)
+            else:
+                key = self.node(event, depth + 1)
+                if not isinstance(key, Scalar):
+                    raise self.refuse(_line(event), "a key must be a plain word", "quote it if it is meant as text")
+                at, text, is_plain = key.line, key.text, key.is_plain
+            if text == "<<" and is_plain:
+                raise self.refuse(at, "merge keys (<<) are not supported", "write the keys out")
+            if text in values:
+                problem = f"the key {text!r} is here twice (first on line {key_lines[text]})"
+                raise self.refuse(at, problem, "keep one of them")
+            key_lines[text] = at
+            values[text] = self.node(next(self.events), depth + 1)
+        return MapNode(values, key_lines, line)
+
+
+@contextmanager
+def _without_collections() -> Generator[None]:
+    """What is built here has no cycles, and looking for some again and again would take as long as building it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _line(event: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Final, Literal, cast
 
 from crewlet.company.rules import NODE_ID_REMEDY, ROLES, is_node_id, read_labels, read_node_id
 from crewlet.kit.fields import Block, Field
-from crewlet.kit.refusal import ConfigRefused
+from crewlet.kit.refusal import ConfigRefused, Refusals
 from crewlet.kit.yamlfile import MapNode, parse, read_text, resolve_references
 from crewlet.node.settings_model import (
     ApiSettings,
@@ -51,6 +51,8 @@ LEASE_TTL_RANGE_S: Final = (3, 3600)
 STARTUP_RANGE_S: Final = (1, 3600)
 GRACE_RANGE_S: Final = (1, 90 * 24 * 3600)
 
+_NO_DISKS: Final = ("proc", "sys", "dev")
+
 _KEYS: Final = ("node", "coordination", "stream", "api", "mail", "logging", "company", "startup_timeout_s")
 _NODE_KEYS: Final = ("id", "roles", "labels", "max_concurrent", "data_dir")
 _MISSING: Final = "write one, or let `crewlet init` do it"
@@ -72,29 +74,61 @@ def parse_settings(text: str, path: Path, *, environ: Mapping[str, str] | None =
     """The settings of a text, as if it stood in the file `path`.
 
     Raises:
-        ConfigRefused: with file, line, field and remedy.
+        ConfigRefused: with file, line, field and remedy; ManyRefused where more is wrong.
     """
     variables = os.environ if environ is None else environ
     source = str(path)
-    document = Block.of_document(resolve_references(parse(text, source), source, variables), source, _KEYS)
+    refusals = Refusals()
+    resolved = resolve_references(parse(text, source), source, variables)
+    document = Block.of_document(resolved, source, _KEYS, refusals)
     folder = path.absolute().parent
-    node = _read_node(document.get("node"), folder, variables)
-    coordination = _read_coordination(document.get("coordination"))
-    stream = read_stream(document, folder, node.data_dir, lambda: _refuse_local(document, coordination))
+    no_node = NodeSettings(id=DEFAULT_NODE_ID, data_dir=folder / DEFAULT_DATA_DIR)
+    node = document.field.read(lambda _: _read_node(document.get("node"), folder, variables), no_node)
+    count = len(refusals)
+    coordination = document.read("coordination", _read_coordination, CoordinationSettings())
+    is_known = len(refusals) == count
+    stream = document.field.read(
+        lambda _: read_stream(
+            document, folder, node.data_dir, lambda: _refuse_local(document, coordination) if is_known else None
+        ),
+        StreamSettings(),
+    )
     if stream.cluster is not None:
-        _require_own_id(document, variables)
-    company, timeout = document.get("company"), document.get("startup_timeout_s")
-    return Settings(
+        document.field.read(lambda _: _require_own_id(document, variables), None)
+    company = document.get("company")
+    settings = Settings(
         path=path.absolute(),
         node=node,
         coordination=coordination,
         stream=stream,
-        api=_read_api(document.get("api")),
-        logging=_read_logging(document.get("logging")),
-        company=_path(company, folder, DEFAULT_COMPANY),
-        startup_timeout_s=timeout.number(*STARTUP_RANGE_S) if timeout else 120.0,
-        mail=_read_mail(document.get("mail")),
+        api=document.read("api", _read_api, ApiSettings()),
+        logging=document.read("logging", _read_logging, LoggingSettings()),
+        company=document.field.read(lambda _: _path(company, folder, DEFAULT_COMPANY), folder / DEFAULT_COMPANY),
+        company_at=company.where if company else source,
+        startup_timeout_s=document.read("startup_timeout_s", lambda field: field.number(*STARTUP_RANGE_S), 120.0),
+        mail=document.read("mail", _read_mail, MailSettings()),
     )
+    document.field.read(lambda _: _refuse_one_port_twice(document, settings), None)
+    refusals.raise_any()
+    return settings
+
+
+def _refuse_one_port_twice(document: Block, settings: Settings) -> None:
+    """Two listeners of one node, the second of which could not start."""
+    taken: dict[int, str] = {}
+    cluster = settings.stream.cluster
+    for section, port in (
+        ("stream.port", settings.stream.port),
+        ("stream.cluster.port", cluster.port if cluster is not None else 0),
+        ("api.port", settings.api.port),
+    ):
+        if not isinstance(port, int) or port == 0:
+            continue
+        if port in taken:
+            top, key, *_ = section.split(".")
+            problem = f"{port} is the port of {taken[port]} too"
+            replace(_nearest(document, top, key), path=section).refuse(problem, "give each its own")
+        taken[port] = section
 
 
 def load_data_dir(path: Path, *, environ: Mapping[str, str] | None = None) -> Path:
@@ -118,14 +152,21 @@ def _read_node(field: Field | None, folder: Path, variables: Mapping[str, str]) 
     if field is None:
         return NodeSettings(id=_id_from(variables), data_dir=folder / DEFAULT_DATA_DIR)
     block = field.block(_NODE_KEYS)
-    own_id, roles, labels, turns = (block.get(key) for key in ("id", "roles", "labels", "max_concurrent"))
+    own_id = block.get("id")
     return NodeSettings(
-        id=read_node_id(own_id) if own_id else _id_from(variables),
-        data_dir=_path(block.get("data_dir"), folder, DEFAULT_DATA_DIR),
-        roles=_read_roles(roles) if roles else ROLES,
-        labels=read_labels(labels) if labels else {},
-        max_concurrent=(turns.integer(0, MAX_CONCURRENT_CEILING) or 32) if turns else 32,
+        id=own_id.read(read_node_id, "") if own_id else _id_from(variables),
+        data_dir=block.read("data_dir", lambda field: _read_data_dir(field, folder), folder / DEFAULT_DATA_DIR),
+        roles=block.read("roles", _read_roles, ROLES),
+        labels=block.read("labels", read_labels, {}),
+        max_concurrent=block.read("max_concurrent", lambda field: field.integer(0, MAX_CONCURRENT_CEILING), 0) or 32,
     )
+
+
+def _read_data_dir(field: Field, folder: Path) -> Path:
+    path = _path(field, folder, DEFAULT_DATA_DIR)
+    if path.parts[1:2] and path.parts[1] in _NO_DISKS:
+        field.refuse(f"{path} is no place for files: the system makes up what is in /{path.parts[1]}", "name a folder")
+    return path
 
 
 def _id_from(variables: Mapping[str, str]) -> str:
@@ -142,14 +183,12 @@ def _read_roles(field: Field) -> tuple[str, ...]:
     return tuple(sorted(set(roles)))
 
 
-def _read_coordination(field: Field | None) -> CoordinationSettings:
-    if field is None:
-        return CoordinationSettings()
+def _read_coordination(field: Field) -> CoordinationSettings:
     block = field.block(("type", "lease_ttl_seconds"))
-    kind, ttl = block.get("type"), block.get("lease_ttl_seconds")
+    kind = block.read("type", lambda field: field.choice(("local", "embedded-kv")), "local")
     return CoordinationSettings(
-        type=cast(Literal["local", "embedded-kv"], kind.choice(("local", "embedded-kv"))) if kind else "local",
-        lease_ttl_seconds=ttl.number(*LEASE_TTL_RANGE_S) if ttl else 45.0,
+        type=cast(Literal["local", "embedded-kv"], kind),
+        lease_ttl_seconds=block.read("lease_ttl_seconds", lambda field: field.number(*LEASE_TTL_RANGE_S), 45.0),
     )
 
 
@@ -179,9 +218,7 @@ def _nearest(document: Block, section: str, key: str) -> Field:
     return Field(parent.node, parent.source, path, parent.node.key_lines.get(key, parent.line))
 
 
-def _read_api(field: Field | None) -> ApiSettings:
-    if field is None:
-        return ApiSettings()
+def _read_api(field: Field) -> ApiSettings:
     block = field.block(("host", "port", "token"))
     host_field, port_field, token_field = block.get("host"), block.get("port"), block.get("token")
     host = host_field.line_of_text() if host_field else "127.0.0.1"
@@ -194,20 +231,18 @@ def _read_api(field: Field | None) -> ApiSettings:
     return ApiSettings(host=host, port=port, token=token)
 
 
-def _read_mail(field: Field | None) -> MailSettings:
-    grace = field.block(("removed_seat_grace_seconds",)).get("removed_seat_grace_seconds") if field else None
+def _read_mail(field: Field) -> MailSettings:
+    grace = field.block(("removed_seat_grace_seconds",)).get("removed_seat_grace_seconds")
     return MailSettings(float(grace.integer(*GRACE_RANGE_S))) if grace else MailSettings()
 
 
-def _read_logging(field: Field | None) -> LoggingSettings:
-    if field is None:
-        return LoggingSettings()
+def _read_logging(field: Field) -> LoggingSettings:
     block = field.block(("level", "format"))
-    level, form = block.get("level"), block.get("format")
-    levels, forms = ("debug", "info", "warning", "error"), ("json", "console")
+    level = block.read("level", lambda field: field.choice(("debug", "info", "warning", "error")), "info")
+    form = block.read("format", lambda field: field.choice(("json", "console")), "json")
     return LoggingSettings(
-        level=cast(Literal["debug", "info", "warning", "error"], level.choice(levels)) if level else "info",
-        format=cast(Literal["json", "console"], form.choice(forms)) if form else "json",
+        level=cast(Literal["debug", "info", "warning", "error"], level),
+        format=cast(Literal["json", "console"], form),
     )
 
 

@@ -125,6 +125,7 @@ class Settings:
     Attributes:
         path: the file, absolute.
         company: path of the company document, absolute.
+        company_at: where the settings name it, for refusals.
         startup_timeout_s: how long a node waits for its broker, and a cluster for its quorum.
     """
 
@@ -136,6 +137,7 @@ class Settings:
     logging: LoggingSettings
     company: Path
     startup_timeout_s: float = 120.0
+    company_at: str = field(default="", compare=False)
     mail: MailSettings = MailSettings()
 
     @property
