@@ -129,13 +129,44 @@ async def test_forgetting_takes_old_turns_with_all_of_theirs_in_bounded_steps(tm
             history.note(Dispatched("alice", (), "ack", "", at(number)))
         history.note(began("running", 0))
         history.note(Progressed("running", "still at it", at(50)))
-        assert [await history.prune(at(5), at_most=4) for _ in range(4)] == [4, 4, 2, 0]
+        assert [await history.prune(at(5), at_most=8) for _ in range(4)] == [8, 8, 4, 0]
         assert [turn.turn_id for turn in await history.turns("alice")] == ["t5", "t6", "running"]
     with sqlite3.connect(path) as reader:
         counts = [
             reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("rounds", "calls", "dispatches")
         ]
     assert counts == [2, 2, 2]
+
+
+async def test_a_turn_of_many_calls_is_forgotten_in_steps_of_so_many_rows(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    async with history_in(path) as history:
+        history.note(began("long", 1))
+        for number in range(1, 41):
+            history.note(RoundBegan("long", number, at(1)))
+            history.note(CallBegan("long", number, "t", "", False, "k", "{}", at(1)))
+        history.note(TurnEnded("long", "delivered", "", at(1)))
+        for number in range(3, 0, -1):
+            history.note(Dispatched("alice", (f"e{number}",), "ack", "", at(number)))
+
+        def rows() -> int:
+            with sqlite3.connect(path) as reader:
+                tables = ("turns", "rounds", "calls", "dispatches")
+                return sum(reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
+
+        kept = [84]
+        while gone := await history.prune(at(5), at_most=30):
+            kept.append(rows())
+            assert kept[-2] - kept[-1] == gone <= 30
+        assert kept == [84, 54, 24, 0]
+
+
+async def test_the_oldest_dispatches_are_forgotten_first(tmp_path: Path) -> None:
+    async with history_in(tmp_path / "node.db") as history:
+        for number in (4, 1, 3, 2):
+            history.note(Dispatched("alice", (f"e{number}",), "ack", "", at(number)))
+        assert await history.prune(at(9), at_most=2) == 2
+        assert sorted(line.triggers for line in await history.dispatches("alice")) == [("e3",), ("e4",)]
 
 
 async def test_a_turn_whose_process_died_is_forgotten_with_its_age(tmp_path: Path) -> None:

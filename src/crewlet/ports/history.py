@@ -243,7 +243,10 @@ class History(Protocol):
         ...
 
     async def prune(self, before: datetime, *, at_most: int = 500) -> int:
-        """Forget turns and dispatches older than that, and say how many; call it again while it says `at_most`.
+        """Forget turns, with their rounds and calls, and dispatches that are older than that.
+
+        Returns:
+            How many rows it forgot, of every kind; call it again while that is `at_most`.
 
         Raises:
             Unavailable: the store cannot be written.

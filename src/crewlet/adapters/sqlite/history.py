@@ -40,6 +40,21 @@ _TURN = """turn_id, seat, epoch, runner, work_key, triggers, began_at, ended_at,
     progressed_at, progress"""
 
 
+# What belongs to a turn goes before it, so that no row takes others with it past the bound.
+_FORGET = (
+    """DELETE FROM calls WHERE (turn_id, number) IN
+       (SELECT turn_id, number FROM turns JOIN calls USING (turn_id)
+        WHERE progressed_at < ? ORDER BY progressed_at LIMIT ?)""",
+    """DELETE FROM rounds WHERE (turn_id, number) IN
+       (SELECT turn_id, number FROM turns JOIN rounds USING (turn_id)
+        WHERE progressed_at < ? ORDER BY progressed_at LIMIT ?)""",
+    """DELETE FROM turns WHERE sequence IN
+       (SELECT sequence FROM turns WHERE progressed_at < ? ORDER BY progressed_at LIMIT ?)""",
+    """DELETE FROM dispatches WHERE sequence IN
+       (SELECT sequence FROM dispatches WHERE at < ? ORDER BY at LIMIT ?)""",
+)
+
+
 class SqliteHistory:
     """This node's history in its database.
 
@@ -120,19 +135,12 @@ class SqliteHistory:
         until = before.timestamp()
 
         def forget(connection: apsw.Connection) -> int:
-            run(
-                connection,
-                """DELETE FROM turns WHERE sequence IN
-                   (SELECT sequence FROM turns WHERE progressed_at < ? ORDER BY progressed_at LIMIT ?)""",
-                (until, at_most),
-            )
-            gone = connection.changes()
-            run(
-                connection,
-                "DELETE FROM dispatches WHERE sequence IN (SELECT sequence FROM dispatches WHERE at < ? LIMIT ?)",
-                (until, at_most - gone),
-            )
-            return gone + (connection.changes() if at_most > gone else 0)
+            left = at_most
+            for statement in _FORGET:
+                if left:
+                    run(connection, statement, (until, left))
+                    left -= connection.changes()
+            return at_most - left
 
         await self._settled()
         return await self._database.write(forget)
