@@ -53,6 +53,7 @@ class NodeProcess:
         seats: the company: by handle, the labels that each seat asks for.
         company: the company's whole document, in place of `seats`.
         labels: the node's.
+        roles: the node's; every role without any.
         grace_s: how long the mail of a seat that left is kept.
         has_parent: `crewlet up` also where the broker is somebody else's.
         coordination: its type.
@@ -72,6 +73,7 @@ class NodeProcess:
         env: Mapping[str, str] | None = None,
         has_parent: bool = False,
         coordination: str = "embedded-kv",
+        roles: Sequence[str] = (),
     ) -> None:
         self.id = node_id
         self._evidence = folder
@@ -80,7 +82,7 @@ class NodeProcess:
         # YAML takes JSON as it is.
         (self._folder / "company.yaml").write_text(json.dumps(company or _desk(folder, seats or {})))
         settings = {
-            "node": {"id": node_id, "labels": labels},
+            "node": {"id": node_id, "labels": labels} | ({"roles": list(roles)} if roles else {}),
             "coordination": {"type": coordination, "lease_ttl_seconds": ttl_s},
             "stream": {"type": "nats", "url": broker_url} if broker_url else {"type": "embedded", "port": free_port()},
             "mail": {"removed_seat_grace_seconds": grace_s},
@@ -141,6 +143,9 @@ class NodeProcess:
 
     async def health(self) -> dict[str, Any]:
         return await self._ask("/health")
+
+    async def duties(self) -> dict[str, Any]:
+        return await self._ask("/query/duties")
 
     async def holds(self, *handles: str) -> bool:
         return set(handles) <= set((await self.health())["seats"])
