@@ -1,15 +1,42 @@
 """The documents say what is true."""
 
 import re
+import shlex
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+_NAMED_TESTS = re.compile(r"`(?:pytest )?((?:tests/|test_\w+\.py)[^`]*)`")
+
+_CONTRACTS = "".join(path.read_text("utf-8").lower() for path in (ROOT / "src/crewlet/testing/contracts").glob("*.py"))
+"""Whose functions are the parameters of tests."""
 
 
 def test_every_relative_link_of_the_documents_leads_somewhere() -> None:
     for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"
+
+
+def test_every_test_that_a_document_names_is_there() -> None:
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for named in _NAMED_TESTS.findall(document.read_text(encoding="utf-8")):
+            words = shlex.split(named)
+            chosen = " ".join(word for before, word in pairwise(words) if before == "-k")
+            names = [word for word in words if word.startswith(("tests/", "test_"))]
+            text = _CONTRACTS + "".join(_tests_in(name.partition("::")[0]) for name in names)
+            for part in set(re.findall(r"\w+", chosen)) - {"and", "or", "not"}:
+                assert part.lower() in text, f"{document.relative_to(ROOT)}: {named} chooses no test by {part}"
+
+
+@cache
+def _tests_in(name: str) -> str:
+    """The names and texts of the modules that a document means, in lower case."""
+    found = [*ROOT.glob(name)] if "/" in name else [*(ROOT / "tests").rglob(name)]
+    assert found, f"a document names {name}, which is not there"
+    files = [file for path in found for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    return "".join(f"{file.name}\n{file.read_text(encoding='utf-8')}" for file in files).lower()
 
 
 def test_no_document_or_module_names_a_place_of_one_machine() -> None:
