@@ -17,6 +17,7 @@ Breakage = Literal[
     "answer_cut",
     "answer_empty",
     "answer_filtered",
+    "usage_impossible",
     "bad_calls",
     "model_misbehaved",
 ]
@@ -25,7 +26,8 @@ provider does not take the key. `quota_spent`: its account may spend nothing mor
 model of that name. `model_rejected`: the provider takes the request for wrong. `model_unavailable`: nobody answered
 usably for as long as a turn waits. `prompt_too_large`: for the model's window. `answer_too_large`: more than any use.
 `answer_cut`: at the model's limit of tokens. `answer_empty`: nothing, again and again. `answer_filtered`: withheld by
-the provider. `bad_calls`: calls that break their tool's schema, again and again. `model_misbehaved`: anything else."""
+the provider. `usage_impossible`: no answer costs what it says. `bad_calls`: calls that break their tool's schema, again
+and again. `model_misbehaved`: anything else."""
 
 
 class ModelBroke(TurnBroke):

@@ -13,6 +13,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
 from crewlet.company.model import LlmModel
+from crewlet.kit.lines import one_line
 from crewlet.turns.runners.llm.breaks import Breakage, ModelBroke
 
 _SHOWN_CHARS = 400
@@ -44,8 +45,7 @@ class Candidate:
     def blotted(self, text: str) -> str:
         """The text as people may see it: one line, bounded, and without the key."""
         shown = text.replace(self.secret, "***") if self.secret else text
-        line = " ".join(shown.split())
-        return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
+        return one_line(shown, _SHOWN_CHARS)
 
 
 @dataclass(frozen=True, slots=True)

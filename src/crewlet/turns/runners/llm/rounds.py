@@ -14,9 +14,10 @@ from pydantic_ai.settings import ModelSettings
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.turns.guards import Rounds
+from crewlet.turns.runners.llm.bounds import check_chars, check_size, check_usage, writable
 from crewlet.turns.runners.llm.breaks import ModelBroke
 from crewlet.turns.runners.llm.models import Candidate, Trouble, trouble_of
-from crewlet.turns.runners.llm.tools import TurnTools, bad_calls, oversized_call
+from crewlet.turns.runners.llm.tools import TurnTools, bad_calls
 from crewlet.turns.turn import RoundUsage, Turn
 
 _log = structlog.get_logger()
@@ -29,7 +30,6 @@ LONGEST_REST_S = 60.0
 TRIES = 3
 """How often running a model may answer nothing, or call tools wrongly."""
 
-MAX_ANSWER_CHARS = 4_000_000
 _SHOWN_EVERY_S = 10.0
 
 
@@ -97,6 +97,8 @@ class RoundsModel(WrapperModel):
         number = self._rounds.begin()
         await turn.begin_round(number)
         asked, response = await self._answered(request)
+        response = writable(response)
+        check_usage(response)
         usage = response.usage
         await turn.usage(RoundUsage(number, asked.name, usage.input_tokens, usage.output_tokens))
         self._judge(response)
@@ -171,8 +173,7 @@ class RoundsModel(WrapperModel):
         chars, shown_at = 0, self._clock.elapsed()
         async for event in stream:
             chars += _size(event)
-            if chars > MAX_ANSWER_CHARS:
-                raise ModelBroke("answer_too_large", f"more than {MAX_ANSWER_CHARS} characters, and no end")
+            check_chars(chars)
             now = self._clock.elapsed()
             if now - shown_at >= _SHOWN_EVERY_S:
                 shown_at = now
@@ -184,9 +185,7 @@ class RoundsModel(WrapperModel):
         Raises:
             ModelBroke: see its kinds.
         """
-        big = oversized_call(response)
-        if big is not None:
-            raise ModelBroke("answer_too_large", f"a call of {big} with more than any tool takes")
+        check_size(response)
         if response.finish_reason == "length":
             raise ModelBroke("answer_cut", "it came to the limit of its tokens: raise `max_tokens`, or ask for less")
         is_empty = not any(_says_something(part) for part in response.parts)

@@ -3,30 +3,24 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import jsonschema
-from jsonschema.validators import validator_for
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_ai import RunContext
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
+from crewlet.kit import lines
 from crewlet.ports.tools import ToolInfo
 from crewlet.turns.runners.llm.prompt import SUBMIT_TOOL
-from crewlet.turns.toolbox import MAX_ARGUMENT_BYTES
+from crewlet.turns.runners.llm.schemas import violation
 from crewlet.turns.turn import Tools, TurnResult
 
 _DETAIL_CHARS = 1_000
-_PROBLEM_CHARS = 300
 _ENDLESS = 1_000_000
 """Retries that Pydantic AI may count: how often a model may be wrong is `rounds`' to say."""
 
 _OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
-_NOTHING_ELSE: Registry[Any] = Registry()
-"""A schema that refers to others elsewhere does not make this node fetch them."""
 
 
 class Submission(BaseModel):
@@ -54,8 +48,7 @@ class Submission(BaseModel):
 
 def one_line(text: str) -> str:
     """A text as the detail of an outcome."""
-    line = " ".join(text.split())
-    return line if len(line) <= _DETAIL_CHARS else f"{line[:_DETAIL_CHARS]}…"
+    return lines.one_line(text, _DETAIL_CHARS)
 
 
 class TurnTools(AbstractToolset[object]):
@@ -105,28 +98,6 @@ def bad_calls(response: ModelResponse, infos: Mapping[str, ToolInfo]) -> Iterato
             problem = _problem_of(part, infos)
             if problem is not None:
                 yield f"{part.tool_name}: {problem}"
-
-
-def oversized_call(response: ModelResponse) -> str | None:
-    """The tool of a call that is larger than any that would be made."""
-    for part in response.parts:
-        if isinstance(part, ToolCallPart) and len(part.args_as_json_str()) > MAX_ARGUMENT_BYTES:
-            return part.tool_name
-    return None
-
-
-def violation(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
-    """Where arguments break a schema. One that cannot be read breaks none: the tool itself decides."""
-    try:
-        kind: Any = validator_for(schema, default=jsonschema.Draft202012Validator)
-        error = next(kind(schema, registry=_NOTHING_ELSE).iter_errors(arguments), None)
-    except (jsonschema.SchemaError, Unresolvable, TypeError, ValueError, AttributeError, KeyError):
-        return None
-    if error is None:
-        return None
-    place = "/".join(str(step) for step in error.absolute_path)
-    text = f"{place}: {error.message}" if place else str(error.message)
-    return text[:_PROBLEM_CHARS]
 
 
 def _problem_of(part: ToolCallPart, infos: Mapping[str, ToolInfo]) -> str | None:
