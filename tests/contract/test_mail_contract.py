@@ -129,6 +129,11 @@ def test_a_deferred_partition_stops_its_batch(run: Run) -> None:
     run(batches.a_deferred_partition_stops_its_batch)
 
 
+@pytest.mark.proves("QU-02")
+def test_an_inbox_opened_while_its_batch_goes_back_begins_nothing_of_it(run: Run) -> None:
+    run(batches.an_inbox_opened_while_its_batch_goes_back_begins_nothing_of_it)
+
+
 @pytest.mark.proves("BA-02")
 def test_the_conversation_that_waits_longest_goes_first(run: Run) -> None:
     run(batches.the_conversation_that_waits_longest_goes_first)

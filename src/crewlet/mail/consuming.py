@@ -229,11 +229,12 @@ class Consumer:
         return max(0.001, min(wanted_s, self._good_until - self._clock.elapsed()))
 
     def _begin(self, partition: Partition) -> bool:
-        """Move a partition from waiting to handled, if the gates still allow it. No other task runs in between."""
-        if not self._is_open():
+        """Move a partition from waiting to handled, if it still waits and the gates allow it. No other task runs in
+        between."""
+        if not self._is_open() or partition[0] not in self._waiting:
             return False
-        begun = {delivery.sequence for delivery in partition}
-        self._waiting = [delivery for delivery in self._waiting if delivery.sequence not in begun]
+        for delivery in partition:
+            self._waiting.remove(delivery)
         return True
 
     def _drop_waiting(self) -> list[Delivery]:

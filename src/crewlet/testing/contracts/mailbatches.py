@@ -37,6 +37,23 @@ async def a_deferred_partition_stops_its_batch(make: MakeWorld) -> None:
         assert desk.ids == ["a", "a", "b", "c", "d"]
 
 
+async def an_inbox_opened_while_its_batch_goes_back_begins_nothing_of_it(make: MakeWorld) -> None:
+    async with make() as world:
+        mail = await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        await mail.ensure_subscription(inbox)
+        await send(mail, inbox.topic, "a", "b", "c")
+
+        async def open_again_at_once(_: Sequence[Delivery]) -> Outcome:
+            asyncio.get_running_loop().call_soon(attachment.unquiesce)
+            return Defer("not here")
+
+        desk = Desk([open_again_at_once])
+        attachment = await mail.attach(inbox, desk, good_until=math.inf, options=BatchOptions(max_messages=3))
+        await until_backlog(world, mail, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
+        assert desk.ids == ["a", "a", "b", "c"]
+
+
 async def the_conversation_that_waits_longest_goes_first(make: MakeWorld) -> None:
     async with make() as world:
         mail = await world.client()
