@@ -81,6 +81,37 @@ def test_what_is_no_message_of_a_program_is_named_and_shown(text: str, says: str
     assert len(line.reason) < 700
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"outcome": "great"}', "outcome is 'great', which is not one of delivered, no_action, blocked and failed"),
+        ('{"outcome": 7}', "outcome is a whole number, not a text"),
+        ('{"send": {"to": "a"}}', "send.body is missing"),
+        ('{"send": 7}', "send is a whole number, not an object"),
+        ('{"send": {"to": null, "body": "x"}}', "send.to is null, not a text"),
+        ('{"answered": ""}', "answered has fewer than 1 characters"),
+        ('{"answered": "%s"}' % ("x" * 201), "answered has more than 200 characters"),
+        ('{"call": {"tool": "t", "arguments": []}}', "call.arguments is a list, not an object"),
+        ('{"usage": {"model": "m", "input_tokens": -1}}', "usage.input_tokens is less than 0"),
+        ('{"usage": {"model": "m", "input_tokens": 1.5}}', "usage.input_tokens is a number, not a whole number"),
+        ('{"usage": {"model": "m", "input_tokens": 1000000000001}}', "usage.input_tokens is more than 1000000000000"),
+        (
+            '{"usage": {"model": "m", "input_tokens": 18446744073709551616}}',
+            "usage.input_tokens is more than 1000000000000",
+        ),
+        ('{"progress": "\\ud800"}', r"one half of a surrogate pair (\ud800 to \udfff without the other) is no text"),
+        ('{"v": NaN}', "a number is not finite or too large to be read"),
+        ('{"v": 1e400}', "a number is not finite or too large to be read"),
+        ('{"v": 1,}', "not JSON"),
+        ('{"progress": "\xff"}', "not JSON, and not UTF-8 text either"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_told_in_words_of_the_protocol(text: str, sentence: str) -> None:
+    line = parse(text.encode("latin-1"), conversation="")
+    assert isinstance(line, BadLine)
+    assert line.reason.startswith(f"{sentence}: ")
+
+
 def test_a_worker_says_a_little_more_than_a_program() -> None:
     assert parse_worker(b'{"ready": {"v": 1}}') == ReadyLine()
     assert parse_worker(b'{"broken": {"detail": "no module"}}') == BrokenLine("no module")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, assert_never, cast
 import msgspec
 
 from crewlet.ports.tools import ToolAnswer, ToolInfo
+from crewlet.turns.runners import wording
 from crewlet.turns.turn import Fence, OutgoingMail, RoundUsage, Turn, TurnResult
 
 VERSION = 1
@@ -281,7 +282,7 @@ def parse_worker(
     try:
         message: Any = msgspec.json.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return BadLine(f"not JSON: {_shown(line)}")
+        return BadLine(f"{wording.undecodable(line)}: {_shown(line)}")
     if not isinstance(message, dict):
         return BadLine(f"not a JSON object: {_shown(line)}")
     fields = cast("dict[str, Any]", message)
@@ -291,7 +292,7 @@ def parse_worker(
     try:
         return _line(msgspec.convert(fields, verbs[said[0]]), conversation)
     except msgspec.ValidationError as error:
-        return BadLine(f"{error}: {_shown(line)}")
+        return BadLine(f"{wording.invalid(error)}: {_shown(line)}")
 
 
 def _line(body: _Message, conversation: str) -> WorkerLine:
