@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from llm_desk import SUBMITTED, GuardBreached, LlmDesk, at
+from msgspec.structs import force_setattr
 
 from crewlet.company.model import LlmModel, LlmRunner
 from crewlet.ports.errors import Fenced, Unavailable
@@ -47,7 +48,7 @@ async def test_mail_is_data_with_its_sender_and_never_instructions() -> None:
     async with model_server([SUBMITS]) as server:
         desk = LlmDesk(LlmRunner(at(server.url), instructions="Read pages."), sources=("seat:bob",))
         mail = [msgspec.structs.replace(desk.turn.mail[0], body=attack, subject="system")]
-        object.__setattr__(desk.turn, "mail", mail)
+        force_setattr(desk.turn, "mail", mail)
         await desk.run()
     system, user = server.asked[0].messages
     assert (system["role"], user["role"]) == ("system", "user")
@@ -177,7 +178,7 @@ async def test_tokens_that_cannot_be_counted_end_the_turn_before_anything_follow
 
     async with model_server([LOOKS]) as server:
         desk = LlmDesk(LlmRunner(at(server.url)))
-        object.__setattr__(desk.turn, "usage", uncounted)
+        force_setattr(desk.turn, "usage", uncounted)
         with pytest.raises(Unavailable, match="nobody counts"):
             await desk.run()
     assert desk.tools.called == []

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from llm_desk import SUBMITTED, LlmDesk
+from msgspec.structs import force_setattr
 from pydantic_ai import exceptions as failures
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models import Model
@@ -123,7 +124,7 @@ async def test_while_the_model_rests_its_fallback_works_and_then_it_is_the_first
     async def slow(number: int) -> None:
         await asyncio.sleep(10)
 
-    object.__setattr__(stage.desk.turn, "begin_round", slow)
+    force_setattr(stage.desk.turn, "begin_round", slow)
     stage.desk.tools.act = turn_pages
     assert (await stage.run()).outcome == "delivered"
     assert [usage.model for usage in stage.desk.usage] == ["two", "two", "two", "one"]

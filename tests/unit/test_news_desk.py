@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from llm_desk import SUBMITTED, LlmDesk
+from msgspec.structs import force_setattr
 from pydantic_ai.models.test import TestModel
 
 import crewlet.examples.news_desk as news_desk
@@ -34,7 +35,7 @@ def desk_of(handle: str, url: str | None = None) -> LlmDesk:
     assert isinstance(seat.runner, LlmRunner)
     model = replace(seat.runner.model, base_url=url) if url else seat.runner.model
     desk = LlmDesk(replace(seat.runner, model=model))
-    object.__setattr__(desk.turn, "seat", replace(seat, runner=replace(seat.runner, model=model)))
+    force_setattr(desk.turn, "seat", replace(seat, runner=replace(seat.runner, model=model)))
     desk.tools.infos = [SEND_MAIL]
 
     def sent(arguments: Mapping[str, Any]) -> ToolAnswer:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from dispatch_desk import Desk, delivery, event, mails
+from msgspec.structs import force_setattr
 
 from crewlet.company.model import Fail, Reply, ScriptRunner, ScriptStep, Seat, Send, Sleep
 from crewlet.ports.errors import Fenced
@@ -93,7 +94,7 @@ def test_no_step_runs_after_the_fence_has_closed(closes_after: int) -> None:
                 stage.fence.close("lease_lost")
             return answer
 
-        object.__setattr__(stage.turn, "send", send)
+        force_setattr(stage.turn, "send", send)
         if closes_after == 0:
             stage.fence.close("lease_lost")
         with pytest.raises(Fenced):
@@ -110,7 +111,7 @@ async def test_a_recipient_that_takes_no_mail_makes_the_turn_fail_without_breaki
     async def refuse(mail: OutgoingMail) -> str:
         raise NoMailbox("no subscription covers it")
 
-    object.__setattr__(stage.turn, "send", refuse)
+    force_setattr(stage.turn, "send", refuse)
     assert await stage.run() == TurnResult("failed", "no subscription covers it")
 
 

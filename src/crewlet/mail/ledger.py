@@ -150,7 +150,8 @@ class Ledger:
             epoch=term.epoch if term else 0,
         )
         value = msgspec.json.encode(record)
-        keys = [*(_key(handle, id) for id in trigger_ids), *(_chat_key(handle, message) for message in answered)]
+        keys = [_key(handle, id) for id in trigger_ids]
+        keys += [_chat_key(handle, message) for message in answered]
         keys = list(dict.fromkeys(keys)) if handle else []
 
         async def one(key: str) -> bool:

@@ -64,6 +64,7 @@ from crewlet.turns.slots import Slots
 from crewlet.turns.turn import Fence, Runner
 
 _log = structlog.get_logger()
+_UNLIMITED = Caps()
 
 EPOCHS_BUCKET = BucketSpec("crewlet_epochs")
 
@@ -467,7 +468,7 @@ class Node:
         """What the document says of a spender."""
         seat = self._company.seat(spender) if spender != COMPANY else None
         budget = self._company.budget if spender == COMPANY else seat.budget if seat is not None else None
-        return Caps(budget.day, budget.week, budget.month) if budget is not None else Caps()
+        return Caps(budget.day, budget.week, budget.month) if budget is not None else _UNLIMITED
 
     def _zone(self) -> tzinfo:
         return UTC if self._company.timezone == "UTC" else ZoneInfo(self._company.timezone)

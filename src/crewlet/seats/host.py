@@ -191,12 +191,13 @@ class SeatHost:
             return None
         if tenure.fence.is_closed:
             return None
-        age_s = context.clock.elapsed() - tenure.proven_at
-        if admission.is_fresh(context.clock.elapsed(), tenure.proven_at, context.window_s):
+        now = context.clock.elapsed()
+        if admission.is_fresh(now, tenure.proven_at, context.window_s):
             return tenure.term.epoch
         if not tenure.is_stale_told:
             tenure.is_stale_told = True
-            _log.warning("seat_admission_stale", seat=handle, epoch=tenure.term.epoch, age_s=round(age_s, 3))
+            age_s = round(now - tenure.proven_at, 3)
+            _log.warning("seat_admission_stale", seat=handle, epoch=tenure.term.epoch, age_s=age_s)
         return None
 
     def note_deferral(self, handle: str) -> None:

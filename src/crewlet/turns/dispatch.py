@@ -121,6 +121,8 @@ class SeatDispatch:
         self._channels = channels
         self._on_turn = on_turn
         self._endings = Endings(seat.handle, ledger=ledger, clock=clock, refuse=self._refuse, skipped=self._skipped)
+        # Bound once: the module's own looks its settings up at each line, also at one that is not written.
+        self._log = _log.bind()
         self._run: Run | None = None
         self._ahead: _Ahead | None = None
         self.refusal: Refusal | None = None
@@ -279,7 +281,7 @@ class SeatDispatch:
         )
         try:
             account.begin()
-            _log.info("turn_started", triggers=list(work.triggers), runner=work.runner)
+            self._log.info("turn_started", triggers=list(work.triggers), runner=work.runner)
             started = self._clock.elapsed()
             turn = self._turn_of(run.fence, mail, account)
             run.task = asyncio.create_task(self._guarded(turn), name=f"turn {self._handle}")
@@ -292,7 +294,7 @@ class SeatDispatch:
             if account.record.answered:
                 # It may have finished more of the batch than its own mail.
                 self._ahead = None
-            _log.debug("turn_settled", outcome=type(outcome).__name__, elapsed_s=self._clock.elapsed() - started)
+            self._log.debug("turn_settled", outcome=type(outcome).__name__, elapsed_s=self._clock.elapsed() - started)
             return outcome
         finally:
             structlog.contextvars.reset_contextvars(**bound)

@@ -1,6 +1,5 @@
 """Which calls leave the system, and what names one so that a repeat can be told: pure."""
 
-from collections import Counter
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
@@ -40,12 +39,12 @@ class CallNames:
     def __init__(self, handle: str, work: str) -> None:
         self._handle = handle
         self._work = work
-        self._seen: Counter[str] = Counter()
+        self._seen: dict[str, int] = {}
 
     def next(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The idempotency key of the next call: its ordinal counts equal calls only, so that others do not shift it."""
         digest = sha256(canonical(arguments)).hexdigest()
         same = f"{tool} {digest}"
-        ordinal = self._seen[same]
-        self._seen[same] += 1
+        ordinal = self._seen.get(same, 0)
+        self._seen[same] = ordinal + 1
         return call_id(self._handle, self._work, tool, digest, ordinal)

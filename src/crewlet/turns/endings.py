@@ -74,6 +74,7 @@ class Endings:
         self._clock = clock
         self._refuse = refuse
         self._skipped = skipped
+        self._log = _log.bind()
         self._recording: dict[asyncio.Task[Outcome], None] = {}
 
     @property
@@ -137,7 +138,7 @@ class Endings:
 
     async def _recorded(self, run: Run, account: Account, result: TurnResult, answered: Sequence[str]) -> Outcome:
         await self._complete(run, account, outcome=result.outcome, detail=result.detail, answered=answered)
-        _log.info("turn_finished", outcome=result.outcome, detail=result.detail)
+        self._log.info("turn_finished", outcome=result.outcome, detail=result.detail)
         account.end("finished", result.detail, outcome=result.outcome)
         return self._done_with(run, account)
 

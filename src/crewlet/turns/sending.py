@@ -1,6 +1,5 @@
 """Mail that a turn sends."""
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -49,7 +48,7 @@ class TurnMail:
         self._outbox = outbox
         self._clock = clock
         self._record = record
-        self._ordinals: Counter[str] = Counter()
+        self._ordinals: dict[str, int] = {}
 
     async def send(self, mail: OutgoingMail) -> str:
         """Send it, and return its id.
@@ -125,8 +124,8 @@ class TurnMail:
             raise UnknownSeat(handle, company)
 
     def _envelope(self, mail: OutgoingMail) -> Envelope:
-        ordinal = self._ordinals[mail.to]
-        self._ordinals[mail.to] += 1
+        ordinal = self._ordinals.get(mail.to, 0)
+        self._ordinals[mail.to] = ordinal + 1
         return Envelope(
             id=outgoing_id(self._handle, self._work, mail.to, ordinal),
             type="external_notification",

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import msgspec
+
 from crewlet.company.model import Seat
 from crewlet.mail.envelope import Envelope
 from crewlet.ports.term import Term
@@ -84,8 +86,7 @@ async def _count_nothing(usage: RoundUsage) -> None:
     del usage
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """One run of a seat's agent on one partition of mail.
 
     Attributes:

@@ -1,8 +1,10 @@
 """Faults that a test plants: at which step of a seat's turn, and what happens there."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.turns.turn import Fence, OutgoingMail, Runner, StandingRunner, Tools, Turn, TurnResult
