@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from node_rig import Fleet
 
+from crewlet.company.instants import Schedule
 from crewlet.company.model import Company, Seat
 from crewlet.duties.maintenance import EVERY_S
 from crewlet.mail import topics
@@ -124,4 +125,31 @@ async def test_a_seat_of_the_company_is_never_claimed_by_the_sweep_of_its_mailbo
     await asyncio.sleep(3 * EVERY_S)
     lease = await node.leases.get(seat_resource("a"))
     assert lease is not None and (lease.owner, lease.epoch) == ("n1:1", 1)
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_node_with_an_older_document_forgets_no_schedule_of_a_live_peer_and_says_who_has_it() -> None:
+    kept = Schedule("kept", "a", "look", every_s=3600)
+    newer = Company("acme", (Seat("a"),), schedules=(kept, Schedule("new", "a", "look", every_s=3600)))
+    fleet = Fleet(("a",), roles=WORKERS)
+    fleet.company = newer
+    await fleet.node("first")
+    await asyncio.sleep(60)
+    await fleet.stop("first")
+    fleet.roles = frozenset({"seats"})
+    newest = await fleet.node("newest")
+    fleet.roles, fleet.company = WORKERS, Company("acme", (Seat("a"),), schedules=(kept,))
+    older = await fleet.node("older")
+    await asyncio.sleep(60)
+    tick = await older.commands.duties.run("scheduler")
+    assert tick.outcome == "failed" and "new: the company's schedules are not certain: node newest has" in tick.detail
+    await asyncio.sleep(3700)
+    new = next(row for row in (await newest.commands.schedules.list()).schedules if row.name == "new")
+    assert new.last_at is None
+    await fleet.stop("newest")
+    await asyncio.sleep(60)
+    assert (await older.commands.duties.run("scheduler")).outcome == "done"
+    told = await older.commands.schedules.history("new")
+    assert [fire.outcome for fire in told.fires] == ["missed"]
     await fleet.close()

@@ -510,3 +510,22 @@ async def test_a_node_that_froze_before_its_claim_does_not_fire_what_another_has
         await late
     assert await world.history() == ["1 missed", "1 overtaken", "2 fired"]
     assert await world.sent() == 1
+
+
+@in_virtual_time
+async def test_other_times_that_come_while_a_clock_is_set_back_fire_nothing_of_what_was_dealt_with() -> None:
+    world = await World().open()
+    world.company = world.of(Schedule("poll", "reader", "look", every_s=600))
+    one = world.scheduler()
+    await one.tick(still)
+    await asyncio.sleep(2 * HOUR)
+    await one.tick(still)
+    world.fires.step = timedelta(hours=-1)
+    world.company = world.of(Schedule("poll", "reader", "look", "*/5 * * * *"))
+    for _ in range(61):
+        await one.tick(still)
+        await asyncio.sleep(60)
+    assert await world.history() == ["11 overtaken", "2 fired"]
+    await asyncio.sleep(240)
+    await one.tick(still)
+    assert (await world.history())[2:] == ["2.08333 fired"]
