@@ -122,11 +122,14 @@ class Scene:
         self._start("victim", self.link.url, {"STALL": str(self._file("before")), **with_site("stall")})
         seats = [*POINTS, *(f"{seat}-rival" for seat in POINTS if self.rivals)]
         await self.victim.until(lambda: self.victim.holds(*seats), "it holds every seat")
+        if not self.rivals:  # with them its coming takes seats away
+            self._start("heir", self.broker_url, {})
         for seat in sorted(seats, key=lambda seat: seat in POINTS):
             await self.victim.send(seat, self.order(seat))
         for seat in POINTS:
             await self.victim.until(lambda seat=seat: self._is_there(seat), f"a turn stands {POINTS[seat]}")
-        self._start("heir", self.broker_url, {})
+        if self.rivals:
+            self._start("heir", self.broker_url, {})
         await self.heir.until(self.heir.holds, "the other node is up")
 
     def let_go(self, *seats: str) -> None:
