@@ -131,5 +131,5 @@ class Tenures:
     def publish(self) -> None:
         """Tell the parent the earliest instant at which something not stopped here would act without a lease."""
         if self._can_lapse:
-            instants = [t.good_until for t in self._by_handle.values() if not t.is_stopped]
+            instants = [t.fence.good_until for t in self._by_handle.values() if not t.is_stopped]
             self._deadline.good_until(min(instants, default=None))

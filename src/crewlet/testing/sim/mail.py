@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from crewlet.ports.errors import Unavailable
@@ -137,15 +138,15 @@ class SimMailWire:
                 budget_s = 0.0
                 effect = _unanswerable
 
-        def leaves() -> None:
-            if admit is not None:
-                admit()
-            if name == "publish":
-                self._leaving()
-
+        leaves = admit if name != "publish" else partial(self._publishes, admit)
         return await self._wire.ask(
             STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaves, is_silent=name == "pull"
         )
+
+    def _publishes(self, admit: Callable[[], None] | None) -> None:
+        if admit is not None:
+            admit()
+        self._leaving()
 
     async def crossing(self, sent_at: float) -> bool:
         return await self._wire.crossing(sent_at)
