@@ -161,7 +161,8 @@ async def test_an_inbox_says_what_waits_how_old_it_is_and_who_reads_it() -> None
     assert mail.oldest_age_s is not None and 19 < mail.oldest_age_s < 22
     other = await fleet.node("n2")
     seen = await other.commands.seat_mail("a")
-    assert (seen.waiting, seen.in_hand, seen.node, seen.held, seen.is_held_known) == (2, 1, "n1", "", False)
+    assert (seen.waiting, seen.in_hand, seen.node, seen.held, seen.is_held_known) == (2, 1, "n1", "", True)
+    assert seen.why.startswith("a has been at work since ")
     with pytest.raises(UnknownSeat):
         await node.commands.seat_mail("nobody")
     await fleet.close()

@@ -108,7 +108,7 @@ def test_an_inbox_is_shown_with_what_holds_it(node: Served, capsys: Capture) -> 
     assert ["waiting", "3"] in lines and ["oldest", "61s, since 2026-01-02T03:04:05Z"] in lines
     assert ["held", "seat_paused"] in lines
     assert main(["seat", "mail", "far"]) == 0
-    assert "only n2 knows" in capsys.readouterr().out
+    assert "n2 did not say" in capsys.readouterr().out
     assert main(["seat", "mail", "writer", "-o", "json"]) == 0
     assert shown(capsys)["in_hand"] == 1
     assert main(["seat", "mail", "nobody", "-o", "json"]) == 1
@@ -258,3 +258,17 @@ def test_a_line_that_is_none_is_refused_with_the_option_and_the_rule(
     err = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert f"Invalid value for {option}: write one line of at most 200 characters" in err
     assert node.node.commands.sent == []
+
+
+def test_one_mail_is_shown_with_what_became_of_it_and_why_it_waits(node: Served, capsys: Capture) -> None:
+    commands = node.node.commands
+    commands.inboxes["writer"] = SeatMail("writer", 1, 0, node="n1", why="writer is not ready: it was not found")
+    assert main(["seat", "mail", "writer", "m1"]) == 0
+    words = capsys.readouterr().out.split()
+    assert words[:6] == ["mail", "m1", "seat", "writer", "state", "open"]
+    assert " ".join(words[6:]) == "why writer is not ready: it was not found"
+    commands.outcomes["m2"] = MailOutcome("m2", "writer", "finished", outcome="delivered", turn_id="t7")
+    assert main(["seat", "mail", "writer", "m2", "-o", "json"]) == 0
+    told = shown(capsys)
+    assert (told["state"], told["outcome"], told["turn_id"], told.get("why")) == ("finished", "delivered", "t7", None)
+    assert main(["seat", "mail", "writer", "a/b"]) == 2

@@ -139,18 +139,25 @@ def send(
 @app.command("mail")
 def show_mail(
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="The seat's handle.", show_default=False)],
+    mail_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="One mail, and what became of it.", show_default=False)
+    ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,
     output: OutputOption = Output.table,
 ) -> None:
-    """Show what lies in a seat's inbox, and what keeps it from being read."""
+    """Show what lies in a seat's inbox, or what became of one mail, and why it waits."""
     path = f"/seats/{segment(handle, 'HANDLE')}/mail"
-    mail = NodeClient.find(url, config).get(path)
+    client = NodeClient.find(url, config)
+    if mail_id is not None:
+        _show_one(client, path, mail_id, output)
+        return
+    mail = client.get(path)
     if output is Output.json:
         print_json(mail)
         return
     age_s = mail.get("oldest_age_s")
-    elsewhere = f"only {mail.get('node')} knows; ask it with --url" if not mail["is_held_known"] else None
+    elsewhere = f"not known: {mail.get('node')} did not say" if not mail["is_held_known"] else None
     print_facts(
         {
             "seat": mail["seat"],
@@ -165,5 +172,28 @@ def show_mail(
             "retired": f"at {mail['retired_at']}, with {mail['retired_messages']} messages"
             if mail.get("retired_at")
             else None,
+        }
+    )
+
+
+def _show_one(client: NodeClient, path: str, mail_id: str, output: Output) -> None:
+    one = client.get(f"{path}/{segment(mail_id, 'ID')}")
+    if one["state"] == "open":
+        one["why"] = client.get(path).get("why") or ""
+    if output is Output.json:
+        print_json(one)
+        return
+    print_facts(
+        {
+            "mail": one["id"],
+            "seat": one["seat"],
+            "state": one["state"],
+            "outcome": one.get("outcome"),
+            "detail": one.get("detail"),
+            "why": one.get("why"),
+            "deliveries": one.get("deliveries"),
+            "turn": one.get("turn_id"),
+            "since": one.get("recorded_at"),
+            "dead letter": one.get("dead_letter"),
         }
     )

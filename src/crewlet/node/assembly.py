@@ -37,6 +37,7 @@ from crewlet.node.keeping import forget_in_time
 from crewlet.node.letterdesk import LetterDesk
 from crewlet.node.pausing import Pausing
 from crewlet.node.seat import SeatRuntime
+from crewlet.node.seatwork import SeatWorkDesk
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.node.toolservers import SeatTools
 from crewlet.node.troubles import Troubles, TroublesSnapshot, told
@@ -178,7 +179,8 @@ class Node:
         self._freed_news = FreedNews(ports.signals)
         self._forget_news: Forget | None = None
         self._troubles = Troubles(ports.signals, config.node_id, self._own_troubles)
-        self._forget_troubles: Forget | None = None
+        self._forget_questions: tuple[Forget, ...] = ()
+        self._seat_work = SeatWorkDesk(ports.signals, config.node_id, lambda handle: self.seats.work(handle))  # noqa: PLW0108 -- made later
 
     async def open(self) -> None:
         """Open the stores and the mail; nothing is claimed yet, and questions can be answered from here on.
@@ -313,7 +315,7 @@ class Node:
         self._budget_gate.start()
         self._tasks.start_eternal(forget_in_time(self._ports.history, self._ports.clock), "history")
         self._forget_news = await self._freed_news.listen(self.host.hear_freed)
-        self._forget_troubles = await self._troubles.serve()
+        self._forget_questions = (await self._troubles.serve(), await self._seat_work.serve())
         await self.host.start()
         self._duties.start()
         self._is_started = True
@@ -338,7 +340,7 @@ class Node:
         self._is_closing = True
         await self._duties.stop()
         await self._tasks.stop()
-        for forget in (self._forget_news, self._forget_troubles):
+        for forget in (self._forget_news, *self._forget_questions):
             if forget is not None:
                 await forget()
         await self.host.stop()
@@ -414,7 +416,7 @@ class Node:
             company=self.company,
             fleet=self.fleet,
             over=self._budgets.refusal,
-            held=lambda handle: self.seats.held_back().get(handle),
+            work=self._seat_work.of,
             node_id=config.node_id,
             clock=ports.clock,
             registry=work.registry,

@@ -11,14 +11,17 @@ from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.registry import MailboxRegistry
 from crewlet.mail.retired import Retirements
-from crewlet.mail.screening import BUDGET_WINDOW, SEAT_PAUSED, hold_reason
+from crewlet.mail.screening import AGENT_NOT_READY, BUDGET_WINDOW, SEAT_PAUSED, hold_reason
 from crewlet.node.mailstatus import SeatMail
+from crewlet.node.seatwork import SeatWork
 from crewlet.node.status import FleetSnapshot, MailOutcome, PauseSnapshot
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Backlog, Mail
 from crewlet.turns.budget import Over
+
+_UNHELD = "no node holds it; one takes it at its next pass, or when the lease of a node that is gone has lapsed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class InboxDesk:
         over: reads the cap that keeps a seat from spending, or None.
         registry, retirements: what is known of the mailboxes of seats that left.
         grace_s: how long their mail is kept.
-        held: why this node does not read the inbox of a seat that it holds, or None.
+        work: asks the node that holds a seat what it does with it; None where that does not say.
         node_id: this node.
     """
 
@@ -42,7 +45,7 @@ class InboxDesk:
     company: Callable[[], Company]
     fleet: Callable[[], Awaitable[FleetSnapshot]]
     over: Callable[[str], Awaitable[Over | None]]
-    held: Callable[[str], str | None]
+    work: Callable[[str, str], Awaitable[SeatWork | None]]
     node_id: str
     clock: Clock
     registry: MailboxRegistry
@@ -130,10 +133,12 @@ class InboxDesk:
         inbox = topics.inbox(handle)
         backlog = await self.mail.waiting(inbox)
         fleet, over = await asyncio.gather(self.fleet(), self._over(handle))
+        node = next((seat.node for seat in fleet.seats if seat.handle == handle), None)
+        work = await self.work(handle, node) if node is not None else None
         if backlog is None:
-            return self._shown(handle, Backlog(0, 0, 0), fleet, over, held="its mailbox is not made yet")
+            return self._shown(handle, Backlog(0, 0, 0), fleet, over, work, held="its mailbox is not made yet")
         oldest_at = await self.mail.oldest_at(inbox) if backlog.waiting or backlog.in_hand else None
-        shown = self._shown(handle, backlog, fleet, over)
+        shown = self._shown(handle, backlog, fleet, over, work)
         return shown if oldest_at is None else self._dated(shown, oldest_at)
 
     def _dated(self, shown: SeatMail, oldest_at: datetime) -> SeatMail:
@@ -147,21 +152,28 @@ class InboxDesk:
             return None  # what cannot be read is not told as a reason
 
     def _shown(
-        self, handle: str, backlog: Backlog, fleet: FleetSnapshot, over: Over | None, *, held: str = ""
+        self,
+        handle: str,
+        backlog: Backlog,
+        fleet: FleetSnapshot,
+        over: Over | None,
+        work: SeatWork | None,
+        *,
+        held: str = "",
     ) -> SeatMail:
         seat = next((seat for seat in fleet.seats if seat.handle == handle), None)
         node = seat.node if seat is not None else None
-        is_here = node == self.node_id
         placement = next((each.placement for each in fleet.unplaceable if each.handle == handle), None)
-        here = (self.held(handle) or "") if is_here else ""
+        by_holder = work.held if work is not None else ""
         if not held and node is None:
-            held = f"no live node may run it ({placement})" if placement is not None else "no node holds it"
+            held = f"no live node may run it ({placement})" if placement is not None else _UNHELD
         pause = seat.pause if seat is not None else None
-        why = _why(handle, pause, over, here) or (f"{handle}: {held}" if held else "")
+        has_mail = bool(backlog.waiting or backlog.in_hand)
+        why = _why(handle, pause, over, work, has_mail=has_mail) or (f"{handle}: {held}" if held else "")
         fleetwide = ", ".join(
             word for word, holds in ((SEAT_PAUSED, pause is not None), (BUDGET_WINDOW, over is not None)) if holds
         )
-        held = held or here or fleetwide
+        held = held or by_holder or fleetwide
         return SeatMail(
             handle,
             backlog.waiting,
@@ -169,7 +181,7 @@ class InboxDesk:
             node=node,
             held=held,
             why=why,
-            is_held_known=is_here or bool(held),
+            is_held_known=work is not None or bool(held),
         )
 
     def _require(self, handle: str) -> None:
@@ -190,8 +202,8 @@ def _finished(handle: str, message_id: str, completion: Completion) -> MailOutco
     )
 
 
-def _why(handle: str, pause: PauseSnapshot | None, over: Over | None, here: str) -> str:
-    """Why a seat's mail is not read, and what changes that; "" where nothing is known to keep it."""
+def _why(handle: str, pause: PauseSnapshot | None, over: Over | None, work: SeatWork | None, *, has_mail: bool) -> str:
+    """Why a seat's mail waits, and what changes that; "" where nothing is known to keep it."""
     if pause is not None:
         reason = f" ({pause.reason})" if pause.reason else ""
         until = f", until {pause.until.isoformat(timespec='seconds')}" if pause.until is not None else ""
@@ -199,5 +211,16 @@ def _why(handle: str, pause: PauseSnapshot | None, over: Over | None, here: str)
         return f"{handle} was paused by {pause.by or 'a person'}{reason}{until}; {lifted}"
     if over is not None:
         return f"{over}, so that {handle} is held back until {over.until.isoformat(timespec='seconds')}"
-    name = here.split(", ")[0]
-    return f"{handle} takes no mail now: {hold_reason(name) or name}" if name else ""
+    if work is None:
+        return ""
+    holds = work.held.split(", ")
+    if AGENT_NOT_READY in holds:
+        return f"{handle} is not ready: {work.trouble or 'its agent is being started'}"
+    if work.held:
+        return f"{handle} takes no mail now: {hold_reason(holds[0]) or holds[0]}"
+    if has_mail and work.turn_id and work.turn_began_at is not None:
+        since = work.turn_began_at.isoformat(timespec="seconds")
+        return (
+            f"{handle} has been at work since {since}; `crewlet turn show {work.turn_id}` on {work.node} shows at what"
+        )
+    return ""

@@ -15,9 +15,9 @@ class SeatMail:
         oldest_at: the store's clock when the oldest of all of it was published; None with none.
         oldest_age_s: how long ago that was by this node's clock, in seconds.
         node: who holds the seat, or None.
-        held: why its mail is not being read, as far as this node knows; "" where it is, or where only `node` knows.
-        why: the same as a sentence about the seat, as far as any node can say; "" where nothing is known to hold it.
-        is_held_known: False where another node holds the seat, and only that one knows all that holds its mail.
+        held: why its mail is not being read; "" where it is, or where `node` did not say.
+        why: a sentence about the seat: what holds its mail, or since when it is at work; "" where nothing is known to.
+        is_held_known: False where the node that holds the seat did not say what holds its mail.
         left_at: when the seat was first missed in the company; None while it is in it.
         deleted_from: the mail of a seat that left is deleted from then on.
         retired_at: when the newest mailbox of this handle was deleted; None where none is remembered.

@@ -7,6 +7,7 @@ release is reported as done, so that no lease goes while this process could stil
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
@@ -16,6 +17,7 @@ from crewlet.mail import topics
 from crewlet.mail.conversations import inbox_batches
 from crewlet.mail.pausewatch import PauseWatch
 from crewlet.mail.screening import AGENT_NOT_READY, BUDGET_WINDOW, PAUSES_UNREAD, SEAT_PAUSED
+from crewlet.node.seatwork import SeatWork
 from crewlet.node.toolservers import SeatTools
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal
@@ -88,6 +90,7 @@ class SeatRuntime:
         self._last_errors: dict[str, str] = {}
         self._waiting: dict[str, str] = {}
         self._turns: dict[str, str] = {}
+        self._turns_began: dict[str, datetime] = {}
 
     @property
     def in_flight(self) -> int:
@@ -107,6 +110,18 @@ class SeatRuntime:
     def running_turns(self) -> Mapping[str, str]:
         """The ids of the turns that run now, by handle."""
         return self._turns
+
+    def work(self, handle: str) -> SeatWork | None:
+        """What a seat that runs here is doing, or why it does nothing; None for one that does not run here."""
+        if handle not in self._running:
+            return None
+        turn_id = self._turns.get(handle, "")
+        return SeatWork(
+            held=self.held_back().get(handle, ""),
+            trouble=self.last_errors().get(handle, ""),
+            turn_id=turn_id,
+            turn_began_at=self._turns_began.get(handle) if turn_id else None,
+        )
 
     def waiting(self) -> Mapping[str, str]:
         """What the running turn of a held seat waits for outside, by handle, for those that do."""
@@ -129,6 +144,7 @@ class SeatRuntime:
         self._waiting.pop(note.handle, None)
         if note.stage == "started":
             self._turns[note.handle] = note.turn_id
+            self._turns_began[note.handle] = self._clock.now()
         elif note.stage != "waiting" and self._turns.get(note.handle) == note.turn_id:
             del self._turns[note.handle]
 
