@@ -63,7 +63,9 @@ async def test_flaps_under_load_lose_and_double_nothing(cluster: Cluster, option
         inbox = Subscription(world.topic("inbox"), "g")
         handled = await flap(world, inbox, flaps=60, events=150, seed=3, options=options)
         assert set(handled.values()) == {1}
-        assert await world.kept(inbox.topic) == 0
+        async with asyncio.timeout(30):
+            while await world.kept(inbox.topic) > 0:  # members apply what was acked in their own time
+                await asyncio.sleep(0.05)
         assert await world.dead_letters(inbox.topic) == []
 
 
