@@ -142,31 +142,31 @@ class NodeProcess:
         return [event | {"at": datetime.fromisoformat(event["timestamp"]).timestamp()} for event in told]
 
     async def health(self) -> dict[str, Any]:
-        return await self._ask("/health")
+        return await self.ask("/health")
 
     async def duties(self) -> dict[str, Any]:
-        return await self._ask("/query/duties")
+        return await self.ask("/query/duties")
 
     async def holds(self, *handles: str) -> bool:
         return set(handles) <= set((await self.health())["seats"])
 
     async def send(self, handle: str, mail_id: str) -> None:
-        await self._ask(f"/seats/{handle}/mail", body={"body": mail_id}, key=mail_id)
+        await self.ask(f"/seats/{handle}/mail", body={"body": mail_id}, key=mail_id)
 
     async def outcome(self, handle: str, mail_id: str) -> str | None:
         """`delivered` once it is finished."""
-        return (await self._ask(f"/seats/{handle}/mail/{mail_id}")).get("outcome")
+        return (await self.ask(f"/seats/{handle}/mail/{mail_id}")).get("outcome")
 
     async def lease_left_s(self, handle: str) -> float:
         """What is left of a held seat's lease, by the store's clock. Raises ValueError while nobody holds it."""
-        left = (await self._ask(f"/query/seats/{handle}"))["seat"].get("expires_in")
+        left = (await self.ask(f"/query/seats/{handle}"))["seat"].get("expires_in")
         if left is None:
             raise ValueError("nobody holds it")
         return left
 
     async def inbox(self, handle: str) -> dict[str, Any]:
         """What lies in it: `waiting` and `in_hand`."""
-        return await self._ask(f"/seats/{handle}/mail")
+        return await self.ask(f"/seats/{handle}/mail")
 
     async def until(self, is_so: Callable[[], bool | Awaitable[bool]], what: str) -> None:
         """Wait for something that this node brings about."""
@@ -186,7 +186,7 @@ class NodeProcess:
         self.process.terminate()
         return await asyncio.to_thread(self.process.wait, BOUND_S)
 
-    async def _ask(self, path: str, *, body: object = None, key: str = "") -> dict[str, Any]:
+    async def ask(self, path: str, *, body: object = None, key: str = "") -> dict[str, Any]:
         return await asyncio.to_thread(self._ask_blocking, path, body, key)
 
     def _ask_blocking(self, path: str, body: object, key: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a model, or the schema of a server's tool, may do to the node that reads it: nothing but break its own turn."""
 
+import gzip
 import json
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,7 @@ from crewlet.testing.modelserver import Answer, Call, Garbage, Refuse, Say, mode
 from crewlet.turns.runners.llm import ModelBroke
 from crewlet.turns.runners.llm.bounds import MAX_CALLS, MAX_TOKENS
 from crewlet.turns.runners.llm.schemas import violation
+from crewlet.turns.runners.llm.wire import MAX_BODY_BYTES
 
 LOOKS, SUBMITS = Say(calls=[Call("look", {"page": 7})]), Say(calls=[Call("submit_work", SUBMITTED)])
 streamed = pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
@@ -39,6 +41,25 @@ async def test_an_answer_beyond_all_bounds_breaks_its_turn_before_anything_follo
     assert broke.value.kind == kind
     assert (desk.tools.called, desk.sent) == ([], [])
     assert all(usage.input_tokens + usage.output_tokens <= 2 * MAX_TOKENS for usage in desk.usage)
+
+
+@streamed
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Garbage(gzip.compress(b" " * 50_000_000), encoding="gzip"), "model_misbehaved"),
+        (Garbage(b"data: " + b"x" * (MAX_BODY_BYTES + 1)), "answer_too_large"),
+    ],
+    ids=["compressed", "without an end"],
+)
+async def test_an_answer_is_neither_unpacked_nor_read_beyond_its_bound(
+    answer: Answer, kind: str, is_streamed: bool
+) -> None:
+    async with model_server([answer]) as server:
+        with pytest.raises(ModelBroke) as broke:
+            await LlmDesk(LlmRunner(at(server.url), is_streamed=is_streamed)).run()
+    assert broke.value.kind == kind
+    assert server.asked[0].headers["accept-encoding"] == "identity"
 
 
 async def test_tokens_below_nothing_take_nothing_from_a_budget() -> None:

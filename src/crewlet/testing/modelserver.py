@@ -71,10 +71,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """A body that is none of the API's."""
+    """A body that is none of the API's; `encoding` is how it says that it is compressed."""
 
     body: bytes = b"<html>the gateway is tired</html>\xff\xfe"
     content_type: str = "application/json"
+    encoding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +182,10 @@ class ModelServer:
                     _send_chunk(writer, b"")
                 await writer.drain()
                 return False
-            case Garbage(body, content_type):
-                _whole(writer, 200, body, content_type="text/event-stream" if is_streamed else content_type)
+            case Garbage(body, content_type, encoding):
+                content_type = "text/event-stream" if is_streamed else content_type
+                headers = {"Content-Encoding": encoding} if encoding else {}
+                _whole(writer, 200, body, content_type=content_type, headers=headers)
             case Hang():
                 await reader.read(1)
                 return False

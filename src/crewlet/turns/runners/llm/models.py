@@ -15,6 +15,7 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 from crewlet.company.model import LlmModel
 from crewlet.kit.lines import one_line
 from crewlet.turns.runners.llm.breaks import Breakage, ModelBroke
+from crewlet.turns.runners.llm.wire import bound_answers
 
 _SHOWN_CHARS = 400
 _QUOTA_REST_S = 3600.0
@@ -80,6 +81,7 @@ def candidate(model: LlmModel, variable: Callable[[str], str | None]) -> Candida
         problem = Candidate(model.name, infer_model("test"), key).blotted(f"{model.name}: {error}")
         raise ModelBroke("model_unknown", problem) from None
     _retry_only_here(made)
+    bound_answers(made)
     return Candidate(model.name, made, key)
 
 

@@ -18,6 +18,7 @@ from crewlet.turns.runners.llm.bounds import check_chars, check_size, check_usag
 from crewlet.turns.runners.llm.breaks import ModelBroke
 from crewlet.turns.runners.llm.models import Candidate, Trouble, trouble_of
 from crewlet.turns.runners.llm.tools import TurnTools, bad_calls
+from crewlet.turns.runners.llm.wire import broken_by
 from crewlet.turns.turn import RoundUsage, Turn
 
 _log = structlog.get_logger()
@@ -116,9 +117,9 @@ class RoundsModel(WrapperModel):
             self._turn.fence.check()
             try:
                 response = await self._ask(candidate.model, request)
-            except ModelBroke:
-                raise
             except Exception as error:  # noqa: BLE001 - whatever a provider's answer made of its client
+                if (broke := broken_by(error)) is not None:
+                    raise broke from None
                 self._rest(candidate, trouble_of(error), give_up_at)
                 continue
             candidate.failures, candidate.rests_until = 0, 0.0
