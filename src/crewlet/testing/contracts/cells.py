@@ -102,6 +102,20 @@ class CellsContract:
         assert mark.last_revision == revision
         assert entry.written_at.tzinfo is not None and entry.written_at <= mark.store_now
 
+    async def test_a_look_at_a_key_or_a_prefix_brings_the_stores_clock_and_last_revision(
+        self, world: CellsWorld
+    ) -> None:
+        cells = await self.bucket(world)
+        done(await cells.create("seat.alice", b"1"))
+        last = done(await cells.create("seat.bob", b"2"))
+        entry, mark = await cells.look("seat.alice")
+        assert entry == await cells.read("seat.alice") and entry is not None
+        assert mark.last_revision == last and entry.written_at <= mark.store_now
+        assert (await cells.look("seat.carol"))[0] is None
+        entries, mark = await cells.look_over("seat.")
+        assert keys_of(entries) == ["seat.alice", "seat.bob"] and mark.last_revision == last
+        assert keys_of((await cells.look_over("node."))[0]) == []
+
     async def test_none_of_some_keys_is_there_only_when_the_store_has_none_of_them(self, world: CellsWorld) -> None:
         cells = await self.bucket(world)
         for there, value in (("seat.alice", b"1"), ("seat.bob", b"")):
@@ -268,8 +282,9 @@ class CellsContract:
     async def test_a_bad_key_prefix_revision_or_value_is_the_callers_bug(self, world: CellsWorld) -> None:
         cells = await self.bucket(world)
         tries: list[Awaitable[object]] = [cells.list(prefix) for prefix in ("seat", ".", "seat..", "se*.")]
+        tries.append(cells.look_over("seat"))
         for key in BAD_KEYS:
-            tries += [cells.read(key), cells.create(key, b""), cells.remove(key, expect=1)]
+            tries += [cells.read(key), cells.look(key), cells.create(key, b""), cells.remove(key, expect=1)]
         tries += [cells.replace("k", b"", expect=0), cells.remove("k", expect=0)]
         tries += [cells.create("k", b"x" * (MAX_VALUE_BYTES + 1))]
         for result in await asyncio.gather(*tries, return_exceptions=True):
