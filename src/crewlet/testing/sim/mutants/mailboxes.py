@@ -38,7 +38,7 @@ def _while_held(stack: ExitStack) -> None:
 @plant("absent by one node's document")
 def _own_roster(stack: ExitStack) -> None:
     async def agreed(self: FleetRoster) -> frozenset[str]:
-        return self._handles()
+        return frozenset(seat.handle for seat in self._company().seats)
 
     put(stack, FleetRoster, "agreed", agreed)
 
