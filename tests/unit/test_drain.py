@@ -248,7 +248,7 @@ async def test_a_node_that_shed_its_seats_is_announced_again_as_soon_as_it_resum
 
 @in_virtual_time
 async def test_a_second_process_with_a_live_nodes_id_says_so_once_and_then_now_and_then() -> None:
-    r = rig()
+    r = rig(seats_of("ann"))
     other = Lease("node:a", "a:other", 1, r.clock.now(), r.clock.now())
     r.fleet.write(other, 30.0)
 
@@ -266,9 +266,11 @@ async def test_a_second_process_with_a_live_nodes_id_says_so_once_and_then_now_a
     assert {line["holder"] for line in told} == {"a:other"}
     assert "another live process (a:other) has the node id 'a'" in told[1]["reason"]
     assert r.host.id_rival() == "a:other" and not r.host.presence_held()
+    assert r.leases.claims() == [], "one that the fleet does not count takes seats beyond its share"
     living.cancel()
     await until(r.host.presence_held, within_s=60)
     assert r.host.id_rival() is None
+    await until(lambda: "ann" in r.host.held(), within_s=6)
     await r.host.stop()
 
 

@@ -1,6 +1,7 @@
 """Giving seats back, and the seats whose teardown is not proven."""
 
 import asyncio
+import math
 
 import pytest
 import structlog
@@ -195,6 +196,22 @@ async def test_a_lost_lease_is_given_back_only_once_its_seat_was_taken_down() ->
     r.hooks.fails_release.clear()
     await until(lambda: "release seat:ann" in r.leases.asked, within_s=HEARTBEAT_S + 1)
     assert r.fleet.owner("ann") == "peer:1"
+    await r.host.stop()
+
+
+@in_virtual_time
+async def test_a_teardown_that_does_not_end_is_unproven_and_tried_by_waiting_for_it() -> None:
+    """It keeps no drain from ending: the process leaves, and its lease stays until it lapses."""
+    r = await started("ann", "bob")
+    r.hooks.release_takes.update(ann=100.0, bob=math.inf)
+    leaving = [asyncio.create_task(r.host.give_back(handle, "unprepared")) for handle in ("ann", "bob")]
+    await until(lambda: set(r.host.unproven_seconds()) == {"ann", "bob"}, within_s=11)
+    assert await asyncio.gather(*leaving) == [False, False]
+    assert dict(r.host.held()) == {}
+    await until(lambda: r.fleet.owner("ann") is None, within_s=100)
+    assert list(r.host.unproven_seconds()) == ["bob"] and r.fleet.owner("bob") == "a:1"
+    assert r.hooks.releases() == ["ann unprepared voluntary", "bob unprepared voluntary"]
+    await r.host.drain()
     await r.host.stop()
 
 

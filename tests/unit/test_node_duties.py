@@ -69,13 +69,13 @@ async def test_a_seat_that_a_peer_with_another_document_runs_is_never_called_abs
 async def test_a_peer_that_does_not_say_which_seats_it_knows_makes_the_roster_unknown_until_it_is_gone() -> None:
     fleet = Fleet(("a",), roles=WORKERS, removed_seat_grace_s=GRACE_S)
     node = await fleet.node("n1")
-    roster = FleetRoster(lambda: fleet.company, node.leases, "n1")
+    roster = FleetRoster(lambda: fleet.company, node.leases, node.health().owner)
     assert await roster.agreed() == {"a"}
     older = await node.leases.claim(node_resource("older"), "older:1", meta={"roles": ["seats"]})
     assert isinstance(older, Granted)
     with pytest.raises(Unavailable, match="node older does not say"):
         await roster.agreed()
-    said = await FleetRoster(lambda: company("a"), node.leases, "older").status()
+    said = await FleetRoster(lambda: company("a"), node.leases, "older:1").status()
     await node.leases.renew(older.lease.resource, "older:1", older.lease.epoch, meta={"status": dict(said)})
     assert await roster.agreed() == {"a"}
     fleet.company = company("a", "b")
@@ -83,6 +83,16 @@ async def test_a_peer_that_does_not_say_which_seats_it_knows_makes_the_roster_un
         await roster.agreed()
     await node.leases.release(older.lease.resource, "older:1", older.lease.epoch)
     assert await roster.agreed() == {"a", "b"}
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_another_process_under_this_nodes_id_is_a_peer_whose_seats_count() -> None:
+    fleet = Fleet(("a",), roles=WORKERS)
+    node = await fleet.node("n1")
+    twin = FleetRoster(lambda: company("a", "b"), node.leases, "n1:twin")
+    with pytest.raises(Unavailable, match="node n1 has another list"):
+        await twin.agreed()
     await fleet.close()
 
 

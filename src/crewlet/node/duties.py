@@ -148,7 +148,7 @@ async def open_company_work(
     records = await cells.open(MAILBOXES_BUCKET)
     registry = MailboxRegistry(records)
     mailboxes = Mailboxes(mail, clock, alarm_after_s=leases.ttl_s, registry=registry)
-    roster = FleetRoster(company, leases, node_id)
+    roster = FleetRoster(company, leases, owner)
     retirements = Retirements(lambda: cells.open(RETIREMENTS_BUCKET))
     sweep = MailboxSweep(
         registry,

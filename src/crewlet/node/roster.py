@@ -21,11 +21,11 @@ SCHEDULES_KEY = "schedules"
 class FleetRoster:
     """What one node's document has, and whether the fleet shares it."""
 
-    def __init__(self, company: Callable[[], Company], leases: LeaseStore, node_id: str) -> None:
+    def __init__(self, company: Callable[[], Company], leases: LeaseStore, owner: str) -> None:
         self._company = company
         self._digests: tuple[Company, Mapping[str, str]] | None = None
         self._leases = leases
-        self._node_id = node_id
+        self._owner = owner
 
     async def status(self) -> Mapping[str, Any]:
         """What the presence row says."""
@@ -59,7 +59,7 @@ class FleetRoster:
     async def _agree(self, key: str, what: str) -> None:
         mine = self._mine()[key]
         for lease in await self._leases.list_live(NODE):
-            if lease.name == self._node_id:
+            if lease.owner == self._owner:
                 continue
             said = _said(lease, key)
             if said != mine:

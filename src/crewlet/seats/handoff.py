@@ -26,6 +26,8 @@ _BUSY_POLL_S = 0.05
 _ALARM_BEATS = 20
 _TOGETHER_S = 0.01
 """How long news of a freed seat waits for those that are being taken down beside it."""
+_HANGING_S = 10.0
+"""A teardown that has not ended after this, and a heartbeat at least, is listed with those that failed."""
 _COUNT_S = 1.0
 """How long it waits, and the release with it, for a store that does not take the lower count."""
 
@@ -256,32 +258,62 @@ class Handoff:
     async def _end(self, tenure: Tenure, leaving: Leaving) -> bool:
         """Run the release hook; proven, give the lease back and forget the tenure. The seat's lock is held."""
         context = self._context
-        was_undead = tenure.phase is Phase.UNDEAD
         tenure.leaving = leaving
-        if not was_undead:
+        if tenure.phase is not Phase.UNDEAD:
             tenure.phase = Phase.LEAVING
         try:
-            await context.hooks.on_release(tenure.term, reason=leaving.reason, is_voluntary=leaving.is_voluntary)
+            await self._run_release_hook(tenure, leaving)
         except Exception as error:  # noqa: BLE001 -- whatever it is, nothing is proven
-            self._unproven(tenure, leaving, error, was_undead=was_undead)
+            self._unproven(tenure, leaving, error)
             return False
         except asyncio.CancelledError as error:
-            self._unproven(tenure, leaving, error, was_undead=was_undead)
+            self._unproven(tenure, leaving, error)
             raise
+        was_undead = tenure.phase is Phase.UNDEAD
         tenure.fence.close(leaving.reason)
         tenure.is_stopped = True
         context.tenures.publish()
         await self._give_back(tenure)
         context.tenures.remove(tenure)
-        event = "seat_release_recovered" if was_undead else "seat_detached"
-        _log.info(event, seat=tenure.handle, epoch=tenure.term.epoch, reason=leaving.reason)
-        if leaving.reason == "role_gone":
+        if was_undead:
+            _log.info("seat_release_recovered", seat=tenure.handle, epoch=tenure.term.epoch, reason=leaving.reason)
+        _log.info("seat_detached", seat=tenure.handle, epoch=tenure.term.epoch, reason=leaving.reason)
+        if leaving.reason == "role_gone" and tenure.handle not in context.give_backs:
             _log.info("seat_released_role_gone", seat=tenure.handle, epoch=tenure.term.epoch)
         context.tell("on_lost", lambda: self._on_lost(tenure.handle, leaving.reason))
         return True
 
-    def _unproven(self, tenure: Tenure, leaving: Leaving, error: BaseException, *, was_undead: bool) -> None:
-        if was_undead:
+    async def _run_release_hook(self, tenure: Tenure, leaving: Leaving) -> None:
+        """Wait for the teardown, the one that is still going on if there is one, but not for ever.
+
+        Raises:
+            TimeoutError: it goes on, and the next try waits for it again.
+            Exception: the hook's own.
+        """
+        context = self._context
+        if tenure.teardown is None:
+            ending = context.hooks.on_release(tenure.term, reason=leaving.reason, is_voluntary=leaving.is_voluntary)
+            name = f"release hook of {tenure.handle}"
+            tenure.teardown = context.tasks.start(_as_coroutine(ending), name, is_joined=True)
+        hook = tenure.teardown
+        bound_s = max(_HANGING_S, context.period_s)
+        timer = context.tasks.start(_as_coroutine(context.clock.sleep(bound_s)), f"bound of {tenure.handle}")
+        try:
+            await asyncio.wait([hook, timer], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            hook.cancel()
+            await asyncio.wait([hook])
+            raise
+        finally:
+            timer.cancel()
+            if hook.done():
+                tenure.teardown = None
+        if not hook.done():
+            raise TimeoutError(f"it has not ended after {bound_s:g} s, and goes on")
+        await hook
+
+    def _unproven(self, tenure: Tenure, leaving: Leaving, error: BaseException) -> None:
+        if tenure.phase is Phase.UNDEAD:
             return
         tenure.phase = Phase.UNDEAD
         tenure.undead_since = self._context.clock.elapsed()

@@ -24,6 +24,7 @@ from crewlet.seats.tenure import Phase
 
 _log = structlog.get_logger()
 
+_TELL_EVERY_S = 300.0
 _CLAIMED_UNSEEN = 8
 """So few seats are claimed without looking first who holds them."""
 
@@ -40,7 +41,8 @@ class SweepRecord(msgspec.Struct, frozen=True):
         unplaceable: seats that no live node may run.
         is_fleet_full: the advertised counts cover every seat, so that none was tried.
         blocked_by_protocol: the protocol floor that refused a claim, or None.
-        withheld: why no claim was made, or "": `behind`, `unserviceable`, `draining`, `shed`, `seats_unreadable`.
+        withheld: why no claim was made, or "": `behind`, `unserviceable`, `draining`, `shed`, `seats_unreadable`,
+            `id_taken` (another process has the presence of this node's id, and the fleet counts one of the two).
     """
 
     at: float
@@ -90,6 +92,8 @@ class Sweep:
         self._plan: Plan | None = None
         self._told_unplaceable: tuple[str, ...] = ()
         self._told_floor: int | None = None
+        self._told_floor_at = 0.0
+        self._told: tuple[object, ...] = ()
         self._claimer = Claimer(context, handoff, lambda: self._plan)
         self._early = EarlyClaims(context.clock, context.config.sweep_interval_s)
         self._freed = FreedSeats(context, self._claimer, presence, self._early)
@@ -245,7 +249,6 @@ class Sweep:
             early=self._early if is_early else None,
             on_step=self._beat.stamp,
         )
-        self._tell_blocked(won.floor)
         await self._patiently([task for _, task in won.takes], context.ttl_s)
         self._note(claimed=won.established, blocked_by_protocol=won.floor)
         if won.takes:
@@ -279,11 +282,15 @@ class Sweep:
             return "shed"
         if not context.is_routable:
             return "unserviceable"
+        if self._presence.is_id_taken:
+            return "id_taken"
         return "" if _ask(self._may_claim, "may_claim") else "behind"
 
     def _tell_blocked(self, floor: int | None) -> None:
-        if floor is not None and floor != self._told_floor:
+        now = self._context.clock.elapsed()
+        if floor is not None and (floor != self._told_floor or now - self._told_floor_at >= _TELL_EVERY_S):
             _log.warning("seat_claims_blocked_by_older_protocol", floor=floor)
+            self._told_floor_at = now
         self._told_floor = floor
 
     def _tell_unplaceable(self, division: Plan) -> None:
@@ -302,8 +309,11 @@ class Sweep:
         held = len(self._context.tenures.running()) + len(self._context.tenures.stuck())
         self.last = msgspec.structs.replace(self.last, held=held, withheld=withheld or self.last.withheld)
         record = self.last
-        # A pass that moved nothing comes every few seconds for ever.
-        log = _log.info if record.claimed or record.lost else _log.debug
+        self._tell_blocked(record.blocked_by_protocol)
+        # A pass like the one before it comes every few seconds for ever.
+        told = (record.held, record.capacity, record.nodes, record.is_fleet_full, record.withheld)
+        log = _log.info if record.claimed or record.lost or told != self._told else _log.debug
+        self._told = told
         log(
             "seat_sweep",
             held=record.held,

@@ -39,6 +39,7 @@ class Tenure:
     Attributes:
         proven_at: when the last answered renewal (at first the claim) was sent, a reading of `Clock.elapsed`.
         has_lease: False once the store said that the lease is another's, or nobody's.
+        teardown: the release hook, while it runs.
         is_lapsing: the lapse timer has begun to end the turn and programs; no turn starts any more.
         is_stopped: turn and programs were seen to end and deliveries are refused, so that nothing of it can act.
         is_giving_back: the lease is on its way back; it is not renewed any more.
@@ -51,6 +52,7 @@ class Tenure:
     proven_at: float
     phase: Phase = Phase.ACQUIRING
     has_lease: bool = True
+    teardown: "asyncio.Task[None] | None" = None
     is_lapsing: bool = False
     is_stopped: bool = False
     is_giving_back: bool = False

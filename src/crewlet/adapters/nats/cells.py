@@ -40,8 +40,9 @@ from crewlet.ports.errors import NotLive, Unavailable
 from crewlet.ports.keys import check_expect, check_key, check_prefix, check_spec, check_write
 
 LONGEST_SETTLING_S = 3.0
-MARKER_AGE_S = 3600
-"""How long the mark of a removed key stays: long past any settling, so that what is settled is never its absence."""
+MARKER_AGE_S = 4 * 3600
+"""How long the mark of a removed key stays, unless `maintenance` has purged it before: long past any settling, so that
+what is settled is never its absence."""
 
 _NS = 1_000_000_000
 _DUPLICATE_WINDOW_S = 120.0
