@@ -175,6 +175,8 @@ async def test_a_seat_that_only_the_old_document_names_is_warned_of_by_name_when
     warned = [line for line in logs if line["event"] == "company_documents_differ"]
     assert sorted(line["nodes"][0] for line in warned) == ["n1", "n2"]
     assert all(line["unheld"] == unheld for line in warned)
+    strays = {stray.handle for stray in snapshots[1].strays}
+    assert strays == {"b"} & set(old.host.held()), "a lease of a seat that one document lacks is shown all the same"
     await old.adopt(fleet.company)
     await fleet.until(lambda: len(old.host.held()) + len(new.host.held()) == 2, "all seats are held")
     await fleet.clock.sleep(TTL_S)

@@ -109,7 +109,8 @@ def test_status_warns_of_other_documents_and_names_the_seats_that_nobody_holds(n
 def test_the_list_of_seats_says_what_is_the_matter_with_each(node: Served, capsys: Capture) -> None:
     rows = (*FLEET.seats, SeatSnapshot("there", "", "llm", "anywhere", "n2", "n2:cd", 1, STARTED, 9.0))
     rows = (*rows, SeatSnapshot("free", "", "llm", "anywhere"))
-    node.node.fleet_snapshot = replace(FLEET, seats=rows)
+    gone = SeatSnapshot("gone", "", "", "", "n1", "n1:ab", 3, STARTED, 9.0)
+    node.node.fleet_snapshot = replace(FLEET, seats=rows, strays=(gone,))
     node.node.told = TroublesSnapshot(("n1",), {"writer": "held back: budget_window; last error: no\x1bmodel"})
     assert main(["seat", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
@@ -119,6 +120,7 @@ def test_the_list_of_seats_says_what_is_the_matter_with_each(node: Served, capsy
         "no live node may run it (zone=us)",
         "n2 did not say",
         "no node holds it",
+        "held, but the company document does not name it",
     ]
     assert main(["seat", "list", "-o", "json"]) == 0
     assert [row["trouble"] for row in json.loads(capsys.readouterr().out)][2] == "n2 did not say"
@@ -132,7 +134,15 @@ def test_lists_are_aligned_and_label_scripts(node: Served, capsys: Capture) -> N
     assert far.endswith("no live node may run it (zone=us)")
     assert "script" in far and "(no node may)" in far and far.index("script") == header.index("RUNNER")
     assert main(["node", "list"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["n1", "1", "ingress,seats", "zone=eu", "42s", "live"]
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "n1",
+        "1",
+        "ingress,seats",
+        "zone=eu",
+        "4",
+        "42s",
+        "live",
+    ]
 
 
 def test_nothing_from_elsewhere_can_steer_the_terminal(node: Served, capsys: Capture) -> None:

@@ -39,13 +39,14 @@ def list_nodes(
         print_json(rows)
         return
     print_table(
-        ("NODE", "SEATS", "ROLES", "LABELS", "EXPIRES", "STATE"),
+        ("NODE", "SEATS", "ROLES", "LABELS", "PROTOCOL", "EXPIRES", "STATE"),
         [
             (
                 row["id"],
                 row["seats"],
                 ",".join(row["roles"]),
                 ",".join(f"{key}={value}" for key, value in row["labels"].items()),
+                row["protocol"],
                 f"{row['expires_in']:.0f}s",
                 _state(row),
             )

@@ -39,6 +39,10 @@ def list_seats(
     told = _troubles(client)
     for row in rows:
         row["trouble"] = _trouble(row, lonely, told)
+    strays: list[dict[str, Any]] = fleet.get("strays", [])
+    for row in strays:
+        row["trouble"] = _trouble(row, lonely, told) or "held, but the company document does not name it"
+    rows += strays
     if output is Output.json:
         print_json(rows)
         return

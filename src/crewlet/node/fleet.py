@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from crewlet.company.model import Company, Seat
@@ -68,6 +69,7 @@ class FleetReader:
             pauses_known=pauses is not None,
             other_documents=others,
             disputed=await self._disputed(held) if others else (),
+            strays=tuple(_held(lease, now) for handle, lease in sorted(held.items()) if company.seat(handle) is None),
         )
 
     async def _disputed(self, held: Collection[str]) -> tuple[str, ...]:
@@ -103,17 +105,21 @@ def _node(lease: Lease, row: NodeRow, seats: Sequence[Lease], now: datetime) -> 
 
 
 def _seat(seat: Seat, lease: Lease | None, now: datetime, pause: PauseSnapshot | None) -> SeatSnapshot:
+    shown = _held(lease, now) if lease else SeatSnapshot(seat.handle, "", "", "")
+    return replace(shown, title=seat.title, runner=seat.runner.kind, placement=str(seat.placement), pause=pause)
+
+
+def _held(lease: Lease, now: datetime) -> SeatSnapshot:
     return SeatSnapshot(
-        handle=seat.handle,
-        title=seat.title,
-        runner=seat.runner.kind,
-        placement=str(seat.placement),
-        node=lease.owner.rpartition(":")[0] if lease else None,
-        owner=lease.owner if lease else None,
-        epoch=lease.epoch if lease else None,
-        acquired_at=lease.acquired_at if lease else None,
-        expires_in=_seconds_left(lease, now) if lease else None,
-        pause=pause,
+        handle=lease.name,
+        title="",
+        runner="",
+        placement="",
+        node=lease.owner.rpartition(":")[0],
+        owner=lease.owner,
+        epoch=lease.epoch,
+        acquired_at=lease.acquired_at,
+        expires_in=_seconds_left(lease, now),
     )
 
 

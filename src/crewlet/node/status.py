@@ -165,6 +165,8 @@ class FleetSnapshot:
         other_documents: live nodes whose company document names other seats than this node's.
         disputed: with such nodes, the seats that nobody holds: of this node's document, or of any other that made a
             mailbox for them. Those that only a part of the fleet names may stay so until all have one document.
+        strays: seats that are held and that this node's document does not name, with no title, runner or placement:
+            one whose teardown is not proven, one that a peer's document names, or one whose mailbox is being retired.
     """
 
     company: str
@@ -176,6 +178,7 @@ class FleetSnapshot:
     pauses_known: bool = True
     other_documents: tuple[str, ...] = ()
     disputed: tuple[str, ...] = ()
+    strays: tuple[SeatSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
