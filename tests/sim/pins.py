@@ -48,6 +48,7 @@ PINS = {
     "unread roster taken as empty": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
     "stopped seats keep the deadline": Catch(SimOptions(0, minutes=3.0, faults=("outage",)), SAFETY, "P10"),
     "leaving seats left out of the deadline": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P10"),
+    "unproven seats left alone at a drain": Catch(SimOptions(130, minutes=6.0), SAFETY, "P10"),
     "no beat while a duty rests": Catch(SimOptions(0, minutes=3.0, faults=()), SAFETY, "P10"),
     "tools left behind at a release": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P1"),
     "tools not killed": Catch(SimOptions(0, minutes=4.0, faults=("partition",)), SAFETY, "P1"),

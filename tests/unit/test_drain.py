@@ -284,3 +284,24 @@ async def test_a_former_run_whose_presence_lapses_is_no_second_process() -> None
     events = [line["event"] for line in logs]
     assert events.count("node_presence_refused") == 1 and "node_id_taken" not in events
     await r.host.stop()
+
+
+@in_virtual_time
+async def test_programs_of_a_seat_whose_teardown_is_not_proven_end_before_its_node_stops_renewing() -> None:
+    r = await started("ann")
+    r.hooks.fails_release.add("ann")
+    await r.host.drain()
+    assert r.hooks.calls[-1] == "stop ann" and r.host.has_ended_all
+    await r.host.stop()
+
+
+@in_virtual_time
+async def test_a_node_that_cannot_end_a_program_leaves_all_the_same_and_does_not_say_that_it_ended() -> None:
+    r = await started("ann")
+    r.hooks.fails_release.add("ann")
+    r.hooks.fails_stop.add("ann")
+    began = r.clock.elapsed()
+    await r.host.drain()
+    assert TTL_S / 3 <= r.clock.elapsed() - began < TTL_S / 2
+    assert not r.host.has_ended_all
+    await r.host.stop()

@@ -344,7 +344,7 @@ class Node:
             if forget is not None:
                 await forget()
         await self.host.stop()
-        if self._has_claimed and self.seats.in_flight == 0:
+        if self._has_claimed and self.seats.in_flight == 0 and self.host.has_ended_all:
             # Whatever lease could not be given back, nothing acts under it any more.
             self._ports.deadline.good_until(None)
         await self._pauses.stop()

@@ -1,6 +1,9 @@
 """Leaving: claims stop, presence goes first, then every seat as its handler ends, all within one time budget."""
 
 import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
 
 import structlog
 
@@ -52,6 +55,7 @@ class Drain:
         try:
             await self._settle_claims()
             await self._release_all()
+            await self._end_left()
         finally:
             progress.cancel()
 
@@ -87,6 +91,16 @@ class Drain:
         if releases:
             await asyncio.wait(releases)
 
+    async def _end_left(self) -> None:
+        """End the programs of what is not proven to have ended: nobody renews its lease once this process goes on to
+        stop. What does not end even so leaves with the process."""
+        context = self._context
+        left = [self._handoff.stop_programs(tenure) for tenure in context.tenures.all() if not tenure.is_stopped]
+        if left:
+            ending = _all(left)
+            with suppress(TimeoutError):
+                await context.tasks.within(ending, context.ttl_s / 3, context.clock.sleep, "ends of what is left")
+
     async def _report(self) -> None:
         context = self._context
         while True:
@@ -94,6 +108,10 @@ class Drain:
             tenures = context.tenures.all()
             busy = [tenure.handle for tenure in tenures if context.is_busy(tenure.handle)]
             _log.info("drain_in_progress", seats=len(tenures), busy=busy)
+
+
+async def _all(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*works)
 
 
 async def _wait_all(claims: "list[asyncio.Future[ClaimResult | None]]") -> None:

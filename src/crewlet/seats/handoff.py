@@ -194,6 +194,10 @@ class Handoff:
             if context.tenures.is_current(tenure) and tenure.phase is Phase.UNDEAD and tenure.leaving is not None:
                 await self._take_down(tenure, tenure.leaving)
 
+    async def stop_programs(self, tenure: Tenure) -> None:
+        """End whatever works for a tenure, without grace and again until that is proven."""
+        await self._lapses.stop(tenure)
+
     def lose(self, tenure: Tenure) -> None:
         """The store says that the lease is not ours: nothing of the tenure may act any more."""
         if not tenure.has_lease:

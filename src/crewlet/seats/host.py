@@ -242,6 +242,11 @@ class SeatHost:
             await work(tenure.term)
             return True
 
+    @property
+    def has_ended_all(self) -> bool:
+        """Whether nothing that worked for a seat here is left, as far as is proven."""
+        return all(tenure.is_stopped for tenure in self._context.tenures.all())
+
     async def shed(self, reason: str) -> None:
         """Run nothing for now (`shed` or `stuck`): presence goes, every seat goes at once, no claim is made."""
         context = self._context

@@ -44,7 +44,7 @@ class LapseTimers:
             # Whoever acquires it waits for this, and takes down what the hook has begun.
             tenure.fence.close("lease_lapsing")
             return
-        self._context.tasks.start(self._stop(tenure), f"stopping {tenure.handle}")
+        self._context.tasks.start(self.stop(tenure), f"stopping {tenure.handle}")
         await self._sleep_until(tenure, 0.0)
         tenure.fence.close("lease_lapsed")
 
@@ -52,7 +52,7 @@ class LapseTimers:
         while (wait_s := tenure.good_until - before_s - self._context.clock.elapsed()) > 0:
             await self._context.clock.sleep(wait_s)
 
-    async def _stop(self, tenure: Tenure) -> None:
+    async def stop(self, tenure: Tenure) -> None:
         """See everything of the tenure end. The parent's deadline stands until that is proven."""
         context = self._context
         while context.tenures.is_current(tenure) and not tenure.is_stopped:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from crewlet.duties.frame import Duties
+from crewlet.seats.drain import Drain
 from crewlet.seats.tenure import Phase, Tenures
 from crewlet.testing.sim.mutants.planting import plant, put
 
@@ -35,3 +36,11 @@ def _no_beat(stack: ExitStack) -> None:
             await self._clock.sleep(left_s)
 
     put(stack, Duties, "_rest", rest)
+
+
+@plant("unproven seats left alone at a drain")
+def _left_alone(stack: ExitStack) -> None:
+    async def end_left(self: Drain) -> None:
+        return
+
+    put(stack, Drain, "_end_left", end_left)
