@@ -12,7 +12,8 @@ from crewlet.adapters.nats.mail import NatsMail
 from crewlet.adapters.nats.signals import NatsSignals
 from crewlet.adapters.process.programs import LocalPrograms
 from crewlet.company.model import Company, Seat
-from crewlet.node.assembly import Node, NodeConfig, Ports
+from crewlet.node.assembly import Node
+from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.mail import Mail
 from crewlet.turns.turn import Turn, TurnResult

@@ -41,7 +41,8 @@ from crewlet.adapters.system.logs import configure_logs
 from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
 from crewlet.mail.envelope import Envelope
-from crewlet.node.assembly import Node, NodeConfig, Ports
+from crewlet.node.assembly import Node
+from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.mail import Mail
 from crewlet.ports.signals import NoSignals

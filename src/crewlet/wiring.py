@@ -36,7 +36,8 @@ from crewlet.adapters.system.logs import configure_logs
 from crewlet.adapters.system.loopwatch import loop_watched
 from crewlet.company.model import Company
 from crewlet.kit.refusal import ConfigRefused
-from crewlet.node.assembly import Node, NodeConfig, Ports
+from crewlet.node.assembly import Node
+from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.node.settings import Settings
 from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.deadline import Deadline, NoDeadline

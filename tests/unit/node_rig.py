@@ -10,7 +10,8 @@ from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.company.model import Company, Seat, ToolProgram, ToolSite
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import Outbox
-from crewlet.node.assembly import Node, NodeConfig, Ports
+from crewlet.node.assembly import Node
+from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.ports.cells import BucketSpec, Cells, CellStore, Unknown, WriteResult
 from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.errors import Unavailable

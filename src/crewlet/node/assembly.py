@@ -5,8 +5,7 @@ The same assembly runs on a laptop, in a fleet, over twins and in a simulation: 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -14,7 +13,6 @@ import structlog
 
 from crewlet import __version__
 from crewlet.company.model import Company, Seat
-from crewlet.duties.maintenance import EVERY_S
 from crewlet.kit.beats import Beats
 from crewlet.kit.supervise import Tasks
 from crewlet.mail.channels import CHANNELS_BUCKET, Channels
@@ -24,8 +22,8 @@ from crewlet.mail.outbox import Outbox
 from crewlet.mail.pauses import PAUSES_BUCKET, Pauses
 from crewlet.mail.pausewatch import PauseWatch
 from crewlet.mail.replays import REPLAYS_BUCKET, Replays
-from crewlet.mail.retirement import GRACE_S
 from crewlet.node.budgetdesk import BudgetDesk
+from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.node.commands import Commands
 from crewlet.node.documents import DocumentWatch
 from crewlet.node.duties import CompanyWork, open_company_work
@@ -41,21 +39,11 @@ from crewlet.node.seatwork import SeatWorkDesk
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.node.toolservers import SeatTools
 from crewlet.node.troubles import Troubles, TroublesSnapshot, told
-from crewlet.ports.cells import BucketSpec, CellStore
-from crewlet.ports.clock import Clock
-from crewlet.ports.deadletters import DeliveryJournal
-from crewlet.ports.deadline import Deadline
-from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import CrewletError, Unavailable
-from crewlet.ports.history import History, NoHistory
-from crewlet.ports.mail import Mail
-from crewlet.ports.programs import Programs
-from crewlet.ports.signals import Forget, Signals
+from crewlet.ports.signals import Forget
 from crewlet.ports.term import Term
-from crewlet.ports.tools import ToolServers
 from crewlet.seats.host import HostConfig, SeatHost
-from crewlet.seats.lease import LEASE_PROTOCOL
-from crewlet.seats.leases import LeaseStore
+from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.turns.budget import Caps
 from crewlet.turns.budgetgate import BudgetGate
 from crewlet.turns.budgets import BUDGETS_BUCKET, COMPANY, Budgets
@@ -66,88 +54,6 @@ from crewlet.turns.turn import Fence, Runner
 
 _log = structlog.get_logger()
 _UNLIMITED = Caps()
-
-EPOCHS_BUCKET = BucketSpec("crewlet_epochs")
-
-
-def leases_bucket(ttl_s: float) -> BucketSpec:
-    """The seats' and nodes' leases; a record's age is the lease's TTL."""
-    return BucketSpec("crewlet_leases", max_age_s=ttl_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What a node needs of the world.
-
-    Attributes:
-        lease_cells: where leases and epochs live: in this process under `coordination.type: local`.
-        cells: where every other shared record lives: always on the stream.
-        open_mail: opens mail with an ack window in seconds.
-        close_mail: closes it.
-        is_linked: whether the broker's connection is up.
-        signals: by which the nodes hear of each other at once; nothing rests on one.
-        leases_can_lapse: whether a peer could take over; false under `local`.
-        is_watched: whether somebody reads `Node.beats`.
-        history: where this node keeps what it did.
-        give_back_left: hands back the mail that a dead process of this node had in hand, where no other can be alive;
-            None where leases tell who may.
-        tool_servers: makes the servers of seats that have some; None makes none, and refuses those seats.
-    """
-
-    lease_cells: CellStore
-    cells: CellStore
-    open_mail: Callable[[float], Awaitable[Mail]]
-    close_mail: Callable[[], Awaitable[None]]
-    is_linked: Callable[[], bool]
-    programs: Programs
-    signals: Signals
-    clock: Clock
-    entropy: Entropy
-    deadline: Deadline
-    leases_can_lapse: bool
-    is_watched: bool = True
-    history: History = field(default_factory=NoHistory)
-    tool_servers: ToolServers | None = None
-    give_back_left: Callable[[DeliveryJournal], Awaitable[int]] | None = None
-
-
-def _no_variable(name: str) -> None:
-    del name
-
-
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
-    """What one node is.
-
-    Attributes:
-        node_id: distinct in the fleet and stable across restarts.
-        owner: this incarnation, `{node_id}:{random}`.
-        roles: what it will do; `seats` among them lets it hold seats.
-        labels: what placements select it by.
-        max_concurrent: turns at once, 1 or more.
-        lease_ttl_s: the TTL asked for; a bucket that a peer made decides.
-        program_env: variables that every program of a seat gets.
-        company_dir: the folder of the company document: where programs run unless their seat says otherwise.
-        handoff_wait_s: how long a hand-over other than a drain waits for the running turn.
-        lease_protocol: what holding a lease means to this build.
-        removed_seat_grace_s: how long the mail of a seat that left the company is kept.
-        maintenance_every_s: from one tick of the duty that sees to it to the next.
-        variable: the value of a variable of this node by its name, for what the company document refers to.
-    """
-
-    node_id: str
-    owner: str
-    roles: frozenset[str]
-    labels: Mapping[str, str]
-    max_concurrent: int
-    lease_ttl_s: float
-    program_env: Mapping[str, str]
-    company_dir: str | None = None
-    handoff_wait_s: float = 600.0
-    lease_protocol: int = LEASE_PROTOCOL
-    removed_seat_grace_s: float = GRACE_S
-    maintenance_every_s: float = EVERY_S
-    variable: Callable[[str], str | None] = _no_variable
 
 
 class Node:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crewlet.company.model import ANYWHERE, CommandRunner, Company, LlmRunner, PythonRunner, Seat
-from crewlet.node.assembly import Node, NodeConfig
+from crewlet.node.assembly import Node
+from crewlet.node.bundle import NodeConfig
 from crewlet.ports.errors import Unavailable
 from crewlet.testing.inmemory.broker import CompanyMailBroker
 from crewlet.testing.inmemory.loop import CompanyLoop

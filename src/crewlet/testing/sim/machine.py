@@ -5,7 +5,8 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from crewlet.company.model import Seat
-from crewlet.node.assembly import Node, NodeConfig, Ports
+from crewlet.node.assembly import Node
+from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec
 from crewlet.seats.lease import LEASE_PROTOCOL

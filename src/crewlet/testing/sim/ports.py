@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from crewlet.node.assembly import Ports
+from crewlet.node.bundle import Ports
 from crewlet.ports.cells import CellStore
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadline import Deadline, NoDeadline
