@@ -277,5 +277,5 @@ async def test_removed_keys_leave_no_mark_for_ever(pair: tuple[Cells, FaultyLink
     link.on_request = lambda frame: (sent.append(frame.body or b"") if frame.is_write else None) or frame.raw
     revision = done(await cells.create("k", b"1"))
     done(await cells.remove("k", expect=revision))
-    assert b"Nats-TTL: 3600s" in sent[-1]
+    assert b"Nats-TTL: 14400s" in sent[-1]
     done(await cells.create("k", b"2"))
