@@ -38,7 +38,7 @@ from crewlet.company.model import Company
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.node.assembly import Node
 from crewlet.node.bundle import NodeConfig, Ports
-from crewlet.node.settings import Settings
+from crewlet.node.settings import Settings, left_behind
 from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
@@ -205,7 +205,11 @@ async def _ports(
             await mail.stop()
 
     shared = NatsCells(connection, entropy=entropy)
-    local = LocalCells(clock, epochs_file=settings.node.data_dir / "epochs") if is_local else None
+    epochs_file = settings.node.data_dir / "epochs"
+    own = LocalCells(clock, epochs_file=epochs_file) if is_local or epochs_file.exists() else None
+    local = own if is_local else None
+    for left in left_behind(settings):
+        _log.warning("broker_store_unused", reason=left)
     signals = LocalSignals() if is_local else NatsSignals(connection)
     try:
         yield Ports(
@@ -223,6 +227,7 @@ async def _ports(
             leases_can_lapse=not is_local,
             history=history,
             give_back_left=give_back_left if is_local else None,
+            former_cells=None if is_local else own,
         )
     finally:
         await signals.stop()

@@ -179,6 +179,17 @@ def test_init_overwrites_nothing_and_writes_nothing_beside_it(name: str, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
 
 
+def test_mail_that_is_left_behind_in_an_embedded_broker_is_warned_of(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "company.yaml").write_text("name: Desk\n")
+    settings = "node: {id: a}\ncoordination: {type: embedded-kv}\nstream: {type: nats, url: 'nats://127.0.0.1:4222'}\n"
+    (tmp_path / "crewlet.yaml").write_text(settings)
+    assert main(["validate"]) == 0
+    assert capsys.readouterr().err == ""
+    (tmp_path / ".crewlet" / "broker" / "jetstream").mkdir(parents=True)
+    assert main(["validate"]) == 0
+    assert "has the mail, ledger and dead letters of an embedded broker" in capsys.readouterr().err
+
+
 def test_validate_tells_what_it_read_as_json(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "crewlet.yaml").write_text("node: {labels: {zone: eu}}")
     (tmp_path / "company.yaml").write_text(

@@ -67,7 +67,9 @@ def is_utf8(text: str) -> bool:
 
 def body_of(text: str | None, file: Path | None) -> str:
     """The text of the mail: as given, from a file, or from standard input."""
-    if (text is None) == (file is None):
+    if text is None and file is None:
+        raise typer.BadParameter("give the text of the mail, `-` for standard input, or --file", param_hint="TEXT")
+    if text is not None and file is not None:
         raise typer.BadParameter("give the text, or a file with --file, and not both", param_hint="TEXT")
     if text is not None and text != "-":
         body = text

@@ -13,7 +13,7 @@ from crewlet.cli.printing import print_facts, print_json
 from crewlet.company.model import CommandRunner, Company, LlmRunner, PythonRunner, ScriptRunner
 from crewlet.kit.executables import missing
 from crewlet.kit.references import NotAReference, UnsetVariable, substitute
-from crewlet.node.settings import Settings
+from crewlet.node.settings import Settings, left_behind
 
 
 def validate(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.table) -> None:
@@ -41,6 +41,7 @@ def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
     """What is allowed and yet hardly meant, as seen from this machine."""
     if problem := _unusable(settings.node.data_dir):
         yield f"node.data_dir {settings.node.data_dir} cannot be used on this machine: {problem}."
+    yield from left_behind(settings)
     llm_seats = [seat.handle for seat in company.seats if isinstance(seat.runner, LlmRunner)]
     if llm_seats and find_spec("pydantic_ai") is None:
         yield f"seat {llm_seats[0]!r} is an llm seat, and the extra `llm` is not installed here."

@@ -42,6 +42,7 @@ from crewlet.node.troubles import Troubles, TroublesSnapshot, told
 from crewlet.ports.errors import CrewletError, Unavailable
 from crewlet.ports.signals import Forget
 from crewlet.ports.term import Term
+from crewlet.seats.formerepochs import take_over
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.turns.budget import Caps
@@ -97,6 +98,8 @@ class Node:
         ports, config = self._ports, self._config
         leases = await ports.lease_cells.open(leases_bucket(config.lease_ttl_s))
         epochs = await ports.lease_cells.open(EPOCHS_BUCKET)
+        if ports.former_cells is not None:
+            await take_over(await ports.former_cells.open(EPOCHS_BUCKET), epochs)
         self.leases = LeaseStore(
             leases, epochs, clock=ports.clock, entropy=ports.entropy, protocol=config.lease_protocol
         )

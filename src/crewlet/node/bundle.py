@@ -34,6 +34,7 @@ class Ports:
         history: where this node keeps what it did.
         give_back_left: hands back the mail that a dead process of this node had in hand, where no other can be alive;
             None where leases tell who may.
+        former_cells: where this node counted epochs before, when its leases were its own; None where it never did.
         tool_servers: makes the servers of seats that have some; None makes none, and refuses those seats.
     """
 
@@ -52,6 +53,7 @@ class Ports:
     history: History = field(default_factory=NoHistory)
     tool_servers: ToolServers | None = None
     give_back_left: Callable[[DeliveryJournal], Awaitable[int]] | None = None
+    former_cells: CellStore | None = None
 
 
 def _no_variable(name: str) -> None:
