@@ -74,18 +74,17 @@ async def test_a_leader_killed_during_two_hundred_claims_leaves_one_holder_an_ep
         leader = await led_together(cluster, fleet, nodes[0].connection)
         answered: list[object] = []
 
-        async def claim(place: int) -> object:
+        async def claim(place: int) -> None:
             # Two of the nodes want each seat.
-            answer = await answer_of(nodes[place % 4].claim(f"seat:s{place // 2}"))
-            answered.append(answer)
-            return answer
+            answered.append(await answer_of(nodes[place % 4].claim(f"seat:s{place // 2}")))
 
         claims = [asyncio.create_task(claim(place)) for place in range(CLAIMS)]
         await until(lambda: sum(isinstance(answer, Granted) for answer in answered) >= 10)
         try:
             cluster.kill(leader)
-            answers = await asyncio.gather(*claims)
-            assert any(answer is None for answer in answers), "the leader died too late to matter"
+            # Those that were on their way may be answered all the same, by the next leader within their budget.
+            assert not all(claim.done() for claim in claims), "the leader died too late to matter"
+            await asyncio.gather(*claims)
             for place in range(CLAIMS // 2):
                 contested = [nodes[(2 * place + offset) % 4] for offset in (0, 1)]
                 await one_of_them_holds(contested, f"seat:s{place}")
