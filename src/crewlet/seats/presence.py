@@ -62,11 +62,6 @@ class Presence:
         """Whether it was given up, and the store has said so: no peer that looks now counts this node."""
         return self._is_gone
 
-    @property
-    def is_id_taken(self) -> bool:
-        """Whether another process has the presence of this node's id: a former run until it lapses, or a twin."""
-        return self._rival != ""
-
     def meta(self) -> dict[str, Any]:
         """What the presence row says at this moment."""
         meta = {**meta_from_row(self._row()), "draining": self._context.is_draining}

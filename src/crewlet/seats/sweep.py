@@ -282,7 +282,7 @@ class Sweep:
             return "shed"
         if not context.is_routable:
             return "unserviceable"
-        if self._presence.is_id_taken:
+        if self._presence.rival is not None:
             return "id_taken"
         return "" if _ask(self._may_claim, "may_claim") else "behind"
 
