@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 import structlog
-from dispatch_desk import Desk, delivery, event, mails
+from dispatch_desk import Desk, Script, delivery, event, mails
 
 from crewlet.mail.work_key import outgoing_id, work_key
 from crewlet.ports.cells import Cells, Unknown, WriteResult
@@ -414,6 +414,56 @@ async def test_a_ledger_that_stays_away_does_not_stop_a_seat_that_cannot_lose_it
     await desk.open(cast("Cells", _AwayFor(desk.cells, desk.clock, 1e6)))
     assert await desk.handle_mail(*mails("a")) == Ack()
     assert "turn_unrecorded" in desk.events()
+
+
+async def _reach_then_break(turn: Turn) -> TurnResult:
+    turn.reach("an outside call")
+    raise TurnBroke("coughed")
+
+
+async def _reach_then_finish(turn: Turn) -> TurnResult:
+    turn.reach("an outside call")
+    return TurnResult("delivered")
+
+
+async def _panic_as_it_is_ended(turn: Turn) -> TurnResult:
+    try:
+        return await _forever(turn)
+    except asyncio.CancelledError:
+        raise RuntimeError("clean-up failed") from None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [_reach_then_wait, _reach_then_break, _reach_then_finish, _panic_as_it_is_ended],
+    ids=lambda it: it.__name__,
+)
+def test_what_is_certain_is_recorded_after_the_fence_closed_as_soon_as_the_ledger_is_back(script: Script) -> None:
+    @in_virtual_time
+    async def case() -> None:
+        desk = await Desk(script).open()
+        assert desk.cells is not None
+        away = _AwayFor(desk.cells, desk.clock, 20)
+        await desk.open(cast("Cells", away))
+        assert desk.fence is not None
+        asyncio.get_running_loop().call_later(1, desk.fence.close, "lease_lost")
+        assert await desk.handle_mail(*mails("a")) == Ack()
+        assert away.tries > 1
+        assert await desk.completion("a") is not None
+        assert "turn_unrecorded" not in desk.events()
+
+    case()
+
+
+@in_virtual_time
+async def test_a_turn_with_an_effect_is_given_up_without_a_record_when_the_ledger_stays_away() -> None:
+    desk = await Desk(_reach_then_break).open()
+    assert desk.cells is not None
+    desk.fence = desk.new_fence(7, good_until=desk.clock.elapsed() + 1)
+    await desk.open(cast("Cells", _AwayFor(desk.cells, desk.clock, 1e6)))
+    assert await desk.handle_mail(*mails("a")) == Ack(), "a re-run would do the same again"
+    assert "turn_unrecorded" in desk.events()
+    assert desk.clock.elapsed() <= 1070
 
 
 class _AwayFor:

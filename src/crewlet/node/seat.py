@@ -212,7 +212,7 @@ class SeatRuntime:
         if running is None or running.term != term:
             await _all_of(self._end_standing(term), ending_tools)
             return
-        await _all_of(running.attachment.detach(), self._end_programs(running, reason), ending_tools)
+        await _all_of(running.attachment.detach(), self._end_work(running, reason), ending_tools)
         if self._running.get(handle) is running:
             del self._running[handle]
             self._last_errors.pop(handle, None)
@@ -242,6 +242,10 @@ class SeatRuntime:
         self._standing[handle] = term, runner
         runner.start(fence, lambda: self._on_agent(handle))
         return runner
+
+    async def _end_work(self, running: _Running, reason: str) -> None:
+        await self._end_programs(running, reason)
+        await running.dispatch.recorded()
 
     async def _end_programs(self, running: _Running, reason: str) -> None:
         await running.dispatch.cancel(reason)

@@ -15,6 +15,7 @@ from crewlet.mail.channels import Channels
 from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import Outbox
 from crewlet.mail.screening import BUDGET_WINDOW, UNOWNED, Posture, Refusal, screen
+from crewlet.mail.switchboard import either
 from crewlet.mail.work_key import work_key
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
@@ -38,6 +39,8 @@ from crewlet.turns.turn import Fence, Runner, Turn, TurnResult
 _log = structlog.get_logger()
 
 _READ_AHEAD_S = 1.0
+_LAST_RECORD_S = 5.0
+"""How long a release waits for the record of what it ended: longer than a ledger that is there takes for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,9 @@ class SeatDispatch:
         # Bound once: the module's own looks its settings up at each line, also at one that is not written.
         self._log = _log.bind()
         self._run: Run | None = None
+        self._newest: Run | None = None
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
         self._ahead: _Ahead | None = None
         self.refusal: Refusal | None = None
         """Why the newest mail was not worked; None since some was."""
@@ -159,7 +165,8 @@ class SeatDispatch:
         if fence is None or refusal is not None:
             return self._refuse(refusal or UNOWNED, [delivery.id for delivery in deliveries])
         self.refusal = None
-        run = self._run = Run(fence)
+        run = self._run = self._newest = Run(fence)
+        self._at_rest.clear()
         mail = intake.read(deliveries)
         try:
             outcome = await self._screened(run, mail)
@@ -170,6 +177,7 @@ class SeatDispatch:
             return self._refuse(Refusal("fenced", str(closed) or "the fence closed"), mail.triggers)
         finally:
             self._run = None
+            self._at_rest.set()
 
     async def cancel(self, reason: str) -> None:
         """End the turn in progress, if there is one, and return when it is seen to end. Its mail is deferred.
@@ -184,6 +192,23 @@ class SeatDispatch:
             return
         run.task.cancel()
         await asyncio.wait((run.task,))
+
+    async def recorded(self) -> None:
+        """Wait until the ledger has what the newest turn, which `cancel` saw to end, has to tell it.
+
+        A few seconds at most, and no longer than the lease keeps everybody else away: given back earlier, the next
+        owner would find no record, and do the turn's effect again.
+        """
+        run = self._newest
+        if run is None or run.task is None:
+            return
+        left_s = min(_LAST_RECORD_S, run.fence.good_until - self._clock.elapsed())
+        if left_s > 0:
+            await either(self._told(), self._clock.sleep(left_s))
+
+    async def _told(self) -> None:
+        await self._at_rest.wait()
+        await self._endings.recorded()
 
     def stop(self, reason: str) -> None:
         """A person wants the running turn ended. Its mail is recorded as stopped and does not come back.

@@ -216,7 +216,7 @@ class Endings:
         )
 
     async def _give_up(self, run: Run, account: Account, detail: str) -> None:
-        await self._complete(run, account, outcome="failed", detail=detail)
+        await self._complete(run, account, outcome="failed", detail=detail, is_certain=True)
         self._all_skipped(account, detail)
 
     def _all_skipped(self, account: Account, detail: str) -> None:
@@ -224,12 +224,26 @@ class Endings:
             self._skipped(trigger, detail, account.work.turn_id)
 
     async def _complete(
-        self, run: Run, account: Account, *, outcome: str, detail: str, answered: Sequence[str] = ()
+        self,
+        run: Run,
+        account: Account,
+        *,
+        outcome: str,
+        detail: str,
+        answered: Sequence[str] = (),
+        is_certain: bool = False,
     ) -> None:
         """Record the turn, again while nobody answers: mail that is acked without a record would be gone.
 
-        It ends with the tenure, or when its patience does: a ledger that stays away must not stop a company.
+        It ends with the tenure, or when its patience does: a ledger that stays away must not stop a company. What is
+        certain whoever owns the seat, such as an outside effect, is recorded past the tenure as well: an ack then may
+        not get through any more, and the record alone keeps the next owner from doing it again. It harms nobody, since
+        the first record of a trigger stays.
+
+        Args:
+            is_certain: true of the mail whatever came since. So is whatever has reached outside.
         """
+        is_certain = is_certain or account.record.reached_outside
         give_up_at = self._clock.elapsed() + _RECORD_PATIENCE_S
         pause_s = _FIRST_PAUSE_S
         while not await self._ledger.record(
@@ -242,10 +256,10 @@ class Endings:
             term=run.fence.term,
             answered=answered,
         ):
-            is_last = run.is_closed or self._clock.elapsed() + pause_s >= give_up_at
+            is_last = self._clock.elapsed() + pause_s >= give_up_at or (run.is_closed and not is_certain)
             if not is_last:
                 await self._clock.sleep(pause_s)
-                is_last = run.is_closed  # a successor may have the seat since
+                is_last = run.is_closed and not is_certain  # a successor may have the seat since
             if is_last:
                 _log.error("turn_unrecorded", triggers=list(account.work.triggers), outcome=outcome)
                 return
