@@ -7,7 +7,6 @@ with its ports is `crewlet.node`.
 import asyncio
 import contextlib
 import faulthandler
-import fcntl
 import json
 import os
 import signal
@@ -35,6 +34,7 @@ from crewlet.adapters.system.limits import files_watched, refuse_few_files
 from crewlet.adapters.system.logs import configure_logs
 from crewlet.adapters.system.loopwatch import loop_watched
 from crewlet.company.model import Company
+from crewlet.kit.listening import ListenFailed, refuse_unusable
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.node.assembly import Node
 from crewlet.node.bundle import NodeConfig, Ports
@@ -46,6 +46,7 @@ from crewlet.ports.history import History
 from crewlet.ports.inhand import Slots
 from crewlet.ports.mail import Mail
 from crewlet.ports.tools import ToolServerNotStarted
+from crewlet.supervisor import runlock
 from crewlet.supervisor.notify import Notify
 from crewlet.supervisor.page import PAGE_ENV, Page, PageDeadline, PageSlots
 from crewlet.supervisor.parent import BROKER_TOKEN_ENV, BROKER_URL_ENV
@@ -76,15 +77,17 @@ def run_node(settings: Settings, company: Company) -> int:
     _load_what_is_needed(settings, company)
     try:
         with _data_dir_locked(settings.node.data_dir):
+            if settings.api.address is not None:
+                refuse_unusable(*settings.api.address)
             return _run(_main(settings, company))
-    except Unavailable as error:
+    except (Unavailable, ListenFailed) as error:
         print(f"crewlet node: {error}", file=sys.stderr)
         return 1
 
 
 def _load_what_is_needed(settings: Settings, company: Company) -> None:
     """What some nodes do without and is slow to load, before anything runs that could wait for it."""
-    if settings.api.port != 0:
+    if settings.api.address is not None:
         import_module("crewlet.web.app")
     wanting = [seat.handle for seat in company.seats if seat.tool_servers]
     if not wanting or "seats" not in settings.node.roles:
@@ -285,15 +288,15 @@ def _node_config(settings: Settings, owner: str) -> NodeConfig:
 @contextlib.asynccontextmanager
 async def _served(node: Node, settings: Settings) -> AsyncGenerator[None]:
     """HTTP, bound before seats are claimed and closed after they are given back."""
-    if settings.api.port == 0:
-        yield
+    if settings.api.address is None:
+        with _node_file(settings, None):
+            yield
         return
     # A node without an API loads no web framework.
     from crewlet.web.app import create_app
     from crewlet.web.server import serve
 
-    port = 0 if settings.api.port == "auto" else settings.api.port
-    server = await serve(create_app(node, settings.api), settings.api.host, port)
+    server = await serve(create_app(node, settings.api), *settings.api.address)
     try:
         with _node_file(settings, server.url):
             _log.info("api_listening", url=server.url)
@@ -342,24 +345,23 @@ def _data_dir_locked(data_dir: Path) -> Generator[None]:
     run_dir = data_dir / "run"
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(run_dir / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = runlock.take(run_dir / runlock.NODE_LOCK)
+    except runlock.Taken as taken:
+        by = f" (process {taken.pid})" if taken.pid is not None else ""
+        raise Unavailable(f"another node{by} runs on the data directory {data_dir}; stop it first") from taken
     except OSError as error:
         raise ConfigRefused(
             f"the data directory cannot be used: {error.strerror}", where=f"node.data_dir {data_dir}"
         ) from error
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Unavailable(f"another node runs on the data directory {data_dir}; stop it first") from error
         yield
     finally:
-        os.close(lock)
+        runlock.give_up(lock)
 
 
 @contextlib.contextmanager
-def _node_file(settings: Settings, url: str) -> Generator[None]:
-    """Tell the command line where this node listens, readable by this user alone."""
+def _node_file(settings: Settings, url: str | None) -> Generator[None]:
+    """Tell the command line where this node listens, if it does, readable by this user alone."""
     path = settings.node.data_dir / "run" / "node.json"
     facts = {"url": url, "pid": os.getpid(), "node_id": settings.node.id, "token": settings.api.token}
     fresh = path.with_suffix(".new")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -309,6 +310,19 @@ def test_a_broker_that_cannot_start_fails_the_command_in_one_sentence(tmp_path: 
     done = finish(RUN, plan.to_json())
     assert done.returncode == 1
     assert done.stderr == f"crewlet up: The broker crewlet cannot listen: port {port} is already in use.\n"
+
+
+def test_an_api_port_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = taken.getsockname()
+        plan = UpPlan(tmp_path, ("true",), broker=BrokerPlan(store_dir=tmp_path / "b"), api=address)
+        done = finish(RUN, plan.to_json())
+    assert done.returncode == 1
+    sentence = f"The API cannot listen on 127.0.0.1:{address[1]} (Address already in use)"
+    assert done.stderr == f"crewlet up: {sentence}; set api.port to auto or to a free port.\n"
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_node_that_does_not_exist_fails_the_command(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_the_parent_loads_nothing_but_the_standard_library() -> None:
         "print(sorted({'.'.join(n.split('.')[:2]) for n in sys.modules if n.startswith('crewlet')}))\n"
     )
     done = finish(code)
-    assert done.stdout == "['crewlet']\n['crewlet', 'crewlet.supervisor']\n"
+    assert done.stdout == "['crewlet']\n['crewlet', 'crewlet.kit', 'crewlet.supervisor']\n"
 
 
 def test_what_cannot_be_killed_is_named_and_not_waited_for_again() -> None:

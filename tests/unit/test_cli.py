@@ -40,7 +40,7 @@ def test_up_loads_nothing_but_the_standard_library_and_the_supervisor() -> None:
     )
     loaded = loaded_by(code)
     ours = {name.split(".")[1] for name in loaded if name.startswith("crewlet.")}
-    assert ours == {"cli", "supervisor"}
+    assert ours == {"cli", "supervisor", "kit"}
     assert not {name.split(".")[0] for name in loaded} & {
         "typer",
         "yaml",
@@ -267,7 +267,9 @@ class TestWithoutANode:
     def test_no_running_node_is_1(self, command: list[str], tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / "crewlet.yaml").write_text("")
         assert main(command) == 1
-        assert capsys.readouterr().err == "crewlet: No node runs with crewlet.yaml; start one with `crewlet up`.\n"
+        assert capsys.readouterr().err == (
+            "crewlet: No node has run with crewlet.yaml yet; start one with `crewlet up`.\n"
+        )
 
     def test_the_address_of_a_node_that_died_is_not_used(
         self, command: list[str], tmp_path: Path, capsys: Capture
@@ -279,7 +281,7 @@ class TestWithoutANode:
         run.mkdir(parents=True)
         (run / "node.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": gone.pid, "node_id": "n"}))
         assert main(command) == 1
-        assert "No node runs with crewlet.yaml" in capsys.readouterr().err
+        assert "No node has run with crewlet.yaml" in capsys.readouterr().err
 
     def test_a_silent_address_is_1_and_named(self, command: list[str], capsys: Capture) -> None:
         assert main([*command, "--url", "http://127.0.0.1:1"]) == 1

@@ -117,6 +117,8 @@ async def test_a_removed_seats_dead_letter_is_shown_and_not_replayed() -> None:
     letter_id = await buried(fleet, node, "m")
     desk = replace(node.commands.letters, company=lambda: Company("acme", (Seat("b"),)))
     assert len((await desk.list("a")).letters) == 1
+    with pytest.raises(UnknownSeat):
+        await desk.list("aa")
     assert (await desk.show(letter_id)).letter.seat == "a"
     with pytest.raises(UnknownSeat):
         await desk.replay(letter_id)

@@ -18,7 +18,7 @@ from crewlet.supervisor.plan import UpPlan
     ],
 )
 def test_a_plan_survives_its_way_through_json(broker: BrokerPlan | None) -> None:
-    plan = UpPlan(Path("/d"), ("python", "-c", "pass"), {"A": "b"}, broker, 45.0)
+    plan = UpPlan(Path("/d"), ("python", "-c", "pass"), {"A": "b"}, broker, 45.0, ("127.0.0.1", 80))
     assert UpPlan.from_json(plan.to_json()) == plan
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -272,6 +273,9 @@ def test_an_unknown_seat_is_told_with_the_nearest(node: Served, capsys: Capture)
         ("seat", "resume", "--unit", "{}"),
         ("duty", "run", "{}"),
         ("dlq", "show", "{}"),
+        ("seat", "tail", "{}"),
+        ("budget", "show", "{}"),
+        ("turn", "show", "{}"),
     ],
 )
 def test_a_name_cannot_reach_another_route(node: Served, capsys: Capture, command: tuple[str, ...], name: str) -> None:
@@ -321,18 +325,73 @@ def test_a_send_without_an_answer_says_that_it_is_not_known(
     assert capsys.readouterr().err.endswith("Whether it took the mail is not known: repeat it with --id k.\n")
 
 
-def test_a_token_comes_from_the_nodes_own_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+_WANTS = "wants a token: set CREWLET_API_TOKEN to its api.token."
+_REFUSES = "refuses the token of CREWLET_API_TOKEN: set CREWLET_API_TOKEN to its api.token"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Served]:
+    with served(api=ApiSettings("127.0.0.1", "auto", "t0ken")) as one:
+        yield one
+
+
+@pytest.mark.parametrize("in_settings", [None, "t0ken", "wrong"])
+@pytest.mark.parametrize(
+    ("written", "given", "has_url", "says"),
+    [
+        ("t0ken", None, False, ""),
+        ("t0ken", "t0ken", False, ""),
+        ("t0ken", "wrong", False, f"{_REFUSES}, or unset CREWLET_API_TOKEN."),
+        (None, None, False, _WANTS),
+        (None, "t0ken", False, ""),
+        ("wrong", None, False, "node.json: set CREWLET_API_TOKEN to its api.token."),
+        ("t0ken", None, True, _WANTS),
+        ("t0ken", "t0ken", True, ""),
+        ("t0ken", "wrong", True, f"{_REFUSES}."),
+    ],
+)
+def test_a_token_is_the_environments_else_the_running_nodes_own_and_never_the_settings_files(
+    locked: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    in_settings: str | None,
+    written: str | None,
+    given: str | None,
+    has_url: bool,
+    says: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with served(api=ApiSettings("127.0.0.1", "auto", "t0ken")) as locked:
-        write_node_file(tmp_path, locked.server.url, token="t0ken")
-        assert main(["seat", "list"]) == 0
-        assert main(["seat", "list", "--url", locked.server.url]) == 1
-        assert capsys.readouterr().err.endswith("Set CREWLET_API_TOKEN.\n")
-        monkeypatch.setenv("CREWLET_API_TOKEN", "t0ken")
-        monkeypatch.setenv("CREWLET_URL", locked.server.url)
-        assert main(["node", "list"]) == 0
+    monkeypatch.delenv("CREWLET_API_TOKEN", raising=False)
+    write_node_file(tmp_path, locked.server.url, **({"token": written} if written else {}))
+    if in_settings is not None:
+        (tmp_path / "crewlet.yaml").write_text(f"api: {{token: {in_settings}}}")
+    if given is not None:
+        monkeypatch.setenv("CREWLET_API_TOKEN", given)
+    command = ["seat", "list", *(["--url", locked.server.url] if has_url else [])]
+    assert main(command) == (1 if says else 0)
+    err = capsys.readouterr().err
+    assert err.endswith(f"{says}\n") and err.count("\n") == 1 if says else not err
+
+
+def test_a_refused_token_says_nothing_of_the_nodes_store(
+    locked: Served, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("CREWLET_API_TOKEN", "wrong")
+    assert main(["status", "--url", locked.server.url]) == 1
+    out, err = capsys.readouterr()
+    assert ["status", "ok"] in [line.split() for line in out.splitlines()]
+    assert err == f"crewlet: The node at {locked.server.url} {_REFUSES}.\n"
+
+
+def test_a_mail_that_nobody_knows_of_fails_the_question(node: Served, capsys: Capture) -> None:
+    node.node.commands.outcomes["nope"] = MailOutcome("nope", "writer", "unknown")
+    sentence = "There is no trace of a mail 'nope' in the inbox, the records or the dead letters of writer."
+    assert main(["seat", "mail", "writer", "nope"]) == 1
+    assert capsys.readouterr() == ("", f"crewlet: {sentence}\n")
+    assert main(["seat", "mail", "writer", "nope", "-o", "json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["error"], answer["state"], answer["detail"]) == ("unknown_mail", "unknown", sentence)
 
 
 def test_something_else_at_the_address_is_told(tmp_path: Path, capsys: Capture) -> None:

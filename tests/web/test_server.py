@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from stub_node import StubNode
 
+from crewlet.kit.listening import ListenFailed
 from crewlet.web.app import create_app
-from crewlet.web.server import GRACE_S, ListenFailed, serve
+from crewlet.web.server import GRACE_S, serve
 
 
 async def slow_app(scope: Any, receive: Any, send: Any) -> None:
@@ -111,7 +112,7 @@ async def test_a_port_in_use_is_told_with_the_remedy() -> None:
         with pytest.raises(ListenFailed) as failed:
             await serve(slow_app, "127.0.0.1", port)
     assert str(failed.value) == (
-        f"the API cannot listen on 127.0.0.1:{port} (Address already in use); set api.port to auto or to a free port"
+        f"The API cannot listen on 127.0.0.1:{port} (Address already in use); set api.port to auto or to a free port."
     )
 
 

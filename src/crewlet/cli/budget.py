@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -10,7 +9,7 @@ from crewlet.cli.client import NodeClient
 from crewlet.cli.numbers import whole
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import print_json, print_table
-from crewlet.cli.sending import is_utf8
+from crewlet.cli.sending import segment
 
 app = typer.Typer(help="Tokens that may be spent, and that were.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -104,6 +103,4 @@ def _print(rows: list[dict[str, Any]]) -> None:
 def _path(handle: str | None) -> str:
     if handle is None:
         return "/budget"
-    if not is_utf8(handle):
-        raise typer.BadParameter("this is not UTF-8 text", param_hint="HANDLE")
-    return f"/seats/{quote(handle, safe='')}/budget"
+    return f"/seats/{segment(handle, 'HANDLE')}/budget"

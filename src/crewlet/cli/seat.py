@@ -184,6 +184,11 @@ def _show_one(client: NodeClient, path: str, mail_id: str, output: Output) -> No
     one = client.get(f"{path}/{segment(mail_id, 'ID')}")
     if one["state"] == "open":
         one["why"] = client.get(path).get("why") or ""
+    if one["state"] == "unknown":
+        seen = (
+            f"no trace of a mail {clean(repr(mail_id))} in the inbox, the records or the dead letters of {one['seat']}"
+        )
+        raise CommandFailed(f"There is {seen}.", word="unknown_mail", facts=one)
     if output is Output.json:
         print_json(one)
         return

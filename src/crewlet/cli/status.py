@@ -19,18 +19,15 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
     """Show a node's health and the fleet around it. Fails when the fleet cannot be read, or may be."""
     client = NodeClient.find(url, config)
     health = client.get("/health")
-    try:
-        fleet, problem = client.get("/query/fleet"), ""
-    except NodeRefused as refusal:
-        fleet, problem = None, str(refusal)
-    problem = problem or _problem(health)
+    fleet, refusal = _fleet(client)
+    problem = str(refusal) if refusal is not None else _problem(health)
     if output is Output.json:
         print_json({"health": health, "fleet": fleet, **({"problem": problem} if problem else {})})
     else:
         print_facts(
             {
                 "node": health["node"],
-                "status": _condition(health, problem),
+                "status": _condition(health, refusal),
                 "broker": health["queue"],
                 "url": client.url,
                 "version": health["version"],
@@ -67,6 +64,13 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
         tell(_differing(fleet), FAILED)
     if problem:
         raise typer.Exit(tell(problem, FAILED))
+
+
+def _fleet(client: NodeClient) -> tuple[Any, NodeRefused | None]:
+    try:
+        return client.get("/query/fleet"), None
+    except NodeRefused as refusal:
+        return None, refusal
 
 
 def _seats_in_trouble(health: Mapping[str, Any]) -> dict[str, str]:
@@ -108,7 +112,7 @@ def _differing(fleet: Mapping[str, Any]) -> str:
     return f"{sentence} Held by nobody meanwhile: {unheld}." if unheld else sentence
 
 
-def _condition(health: Mapping[str, Any], problem: str) -> str:
+def _condition(health: Mapping[str, Any], refusal: NodeRefused | None) -> str:
     """The node's state on one line: `ok` only where the store it works with answers."""
     if health["status"] != "ok":
         return str(health["status"])
@@ -118,7 +122,8 @@ def _condition(health: Mapping[str, Any], problem: str) -> str:
         return "its id is another's"
     if not health["has_presence"]:
         return "not counted by the fleet"
-    return "the store does not answer" if problem else "ok"
+    # Only a 503 speaks of the store: a token that is refused says nothing about the node.
+    return "the store does not answer" if refusal is not None and refusal.status == 503 else "ok"
 
 
 def _ages(seconds: Mapping[str, float] | None) -> str:

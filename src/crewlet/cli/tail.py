@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import typer
 
@@ -14,7 +14,7 @@ from crewlet.cli.client import NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.numbers import whole
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
-from crewlet.cli.sending import is_utf8
+from crewlet.cli.sending import segment
 
 _POLL_S = 1.0
 _QUIET_STEP_S = 10.0
@@ -35,10 +35,8 @@ def tail_seat(
     output: OutputOption = Output.table,
 ) -> None:
     """Show the newest turns that a seat ran on the node asked, and what its mail without a turn met."""
-    if not is_utf8(handle):
-        raise typer.BadParameter("this is not UTF-8 text", param_hint="HANDLE")
+    path = f"/seats/{segment(handle, 'HANDLE')}/turns"
     client = NodeClient.find(url, config)
-    path = f"/seats/{quote(handle, safe='')}/turns"
     tail = client.get(f"{path}?{urlencode({'limit': limit})}")
     if output is Output.json and not follow:
         print_json(tail)
@@ -62,9 +60,10 @@ def show_turn(
     output: OutputOption = Output.table,
 ) -> None:
     """Show one turn of the node asked: its rounds, its calls, how it ended."""
-    if not is_utf8(turn_id) or not 4 <= len(turn_id) <= 100:
+    path = f"/turns/{segment(turn_id, 'ID')}"
+    if not 4 <= len(turn_id) <= 100:
         raise typer.BadParameter("write 4 to 100 characters of a turn's id", param_hint="ID")
-    page = NodeClient.find(url, config).get(f"/turns/{quote(turn_id, safe='')}")
+    page = NodeClient.find(url, config).get(path)
     if output is Output.json:
         print_json(page)
         return

@@ -40,6 +40,7 @@ def plan_of(settings: Settings) -> UpPlan:
         node_argv=(sys.executable, "-P", "-m", "crewlet.cli", "node", "--config", str(settings.path)),
         broker=None if settings.stream.type == "nats" else _broker_plan(settings),
         lease_ttl_s=None if is_local else settings.coordination.lease_ttl_seconds,
+        api=settings.api.address,
     )
 
 

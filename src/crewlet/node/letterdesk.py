@@ -44,9 +44,10 @@ class LetterDesk:
     node_id: str
 
     async def list(self, seat: str | None = None, *, after: str | None = None, limit: int = 50) -> Letters:
-        """A page, oldest first; of one seat, also one that has left the company.
+        """A page, oldest first; of one seat, also one that has left the company and has letters.
 
         Raises:
+            UnknownSeat: the company has no such seat, and there is no letter of it.
             Misuse: not a handle, not a letter's id, or a limit outside 1 to 200.
             Unavailable: nobody answered.
         """
@@ -55,6 +56,8 @@ class LetterDesk:
         if seat is not None and not topics.is_handle(seat):
             raise Misuse(f"{seat!r} is not a handle")
         page = await self.letters.page(">" if seat is None else topics.letters_of(seat), after=after, limit=limit)
+        if seat is not None and after is None and not page.letters and (company := self.company()).seat(seat) is None:
+            raise UnknownSeat(seat, company)
         shown = await asyncio.gather(*(self._short(letter) for letter in page.letters))
         return Letters(tuple(shown), page.next)
 

@@ -102,6 +102,11 @@ class ApiSettings:
     port: int | Literal["auto"] = "auto"
     token: str | None = None
 
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """What to listen on, port 0 for any free one; None without an API."""
+        return None if self.port == 0 else (self.host, 0 if self.port == "auto" else self.port)
+
 
 @dataclass(frozen=True, slots=True)
 class MailSettings:

@@ -8,7 +8,6 @@ Exit codes of `run`: 0 after a drain, 1 for what failed, 75 when the last node o
 the node gave them.
 """
 
-import fcntl
 import os
 import select
 import signal
@@ -17,6 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from subprocess import SubprocessError
 
+from crewlet.kit.listening import ListenFailed, refuse_unusable
+from crewlet.supervisor import runlock
 from crewlet.supervisor.aftermath import GivingBack
 from crewlet.supervisor.backoff import Backoff
 from crewlet.supervisor.broker import Broker, BrokerError, BrokerRefused, StoreInUse
@@ -88,9 +89,14 @@ def run(plan: UpPlan) -> int:
         return FAILED
     try:
         with SignalWaiter() as signals:
+            if plan.api is not None:
+                refuse_unusable(*plan.api)
             return _Parent(plan, signals, Notify.taken_from_environment()).run()
+    except ListenFailed as failure:
+        say(str(failure))
+        return FAILED
     finally:
-        os.close(lock)
+        runlock.give_up(lock)
 
 
 def say(line: str) -> None:
@@ -340,19 +346,11 @@ def _how(code: int) -> str:
 
 
 def _lock(plan: UpPlan) -> int:
-    path = plan.run_dir / "up.lock"
     try:
         plan.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return runlock.take(plan.run_dir / runlock.UP_LOCK)
+    except runlock.Taken as taken:
+        by = f" (process {taken.pid})" if taken.pid is not None else ""
+        raise _Failed(f"another `crewlet up`{by} already runs on the data directory {plan.data_dir}.") from taken
     except OSError as error:
         raise _Failed(f"the data directory {plan.data_dir} cannot be used: {error.strerror}.") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
-        os.close(lock)
-        by = f" (process {holder})" if holder.isdigit() else ""
-        raise _Failed(f"another `crewlet up`{by} already runs on the data directory {plan.data_dir}.") from error
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock

@@ -23,6 +23,7 @@ class UpPlan:
         broker: what to run beside the node, or None.
         lease_ttl_s: the TTL asked for; None where leases cannot lapse. It paces how often the parent looks up from
             its sleep, nothing else: the deadline itself comes from the page.
+        api: the host and port on which the node will listen, port 0 for any; None where it does not.
     """
 
     data_dir: Path
@@ -30,6 +31,7 @@ class UpPlan:
     node_env: Mapping[str, str] = field(default_factory=dict[str, str])
     broker: BrokerPlan | None = None
     lease_ttl_s: float | None = None
+    api: tuple[str, int] | None = None
 
     @property
     def run_dir(self) -> Path:
@@ -44,6 +46,7 @@ class UpPlan:
                 "node_env": dict(self.node_env),
                 "broker": None if self.broker is None else self.broker.as_json(),
                 "lease_ttl_s": self.lease_ttl_s,
+                "api": self.api,
             }
         )
 
@@ -62,4 +65,5 @@ class UpPlan:
             node_env=dict(value["node_env"]),
             broker=None if broker is None else BrokerPlan.from_json(broker),
             lease_ttl_s=value["lease_ttl_s"],
+            api=None if value["api"] is None else tuple(value["api"]),
         )

@@ -21,7 +21,11 @@ def add_letters(app: FastAPI, node: WebNode) -> None:
         "/dlq",
         response_model_exclude_none=True,
         tags=["dead letters"],
-        responses=problems(s422="a parameter is not usable", s503=_UNANSWERED),
+        responses=problems(
+            s404="the company has no such seat, and there is no letter of it",
+            s422="a parameter is not usable",
+            s503=_UNANSWERED,
+        ),
     )
     async def list_letters(
         seat: Annotated[str | None, Query(description="only of this seat, also one that was removed")] = None,

@@ -2,22 +2,17 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Generator
 from typing import Any
 
 import structlog
 import uvicorn
 
-from crewlet.ports.errors import CrewletError
+from crewlet.kit.listening import ListenFailed, listen
 from crewlet.web.cutoff import CutOff
 
 GRACE_S = 5
 _log = structlog.get_logger()
-
-
-class ListenFailed(CrewletError):
-    """The address cannot be listened on. Says which, and what to do."""
 
 
 class _QuietServer(uvicorn.Server):
@@ -75,7 +70,7 @@ async def serve(app: Any, host: str, port: int) -> Server:
 
     Cancellation: nothing is left listening.
     """
-    listening = _listen(host, port)
+    listening = listen(host, port)
     bounded = CutOff(app)
     config = uvicorn.Config(
         bounded,
@@ -100,7 +95,7 @@ async def serve(app: Any, host: str, port: int) -> Server:
     if task.done():
         listening.close()
         await task
-        raise ListenFailed(f"the API could not start on {host}:{port}")
+        raise ListenFailed(f"The API could not start on {host}:{port}.")
     task.add_done_callback(lambda ended: _tell_of_end(ended, server))
     return Server(host, listening.getsockname()[1], server, task, bounded)
 
@@ -111,23 +106,3 @@ def _tell_of_end(task: asyncio.Task[None], server: uvicorn.Server) -> None:
         _log.error("api_failed", error=repr(error))
     elif not server.should_exit:
         _log.error("api_failed", error="the server ended by itself")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ListenFailed(f"api.host {host!r} is not an address of this machine") from error
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(512)
-        listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        what = f"the API cannot listen on {host}:{port} ({error.strerror})"
-        raise ListenFailed(f"{what}; set api.port to auto or to a free port") from error
-    return listening
