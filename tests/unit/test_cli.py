@@ -125,12 +125,37 @@ def test_the_version_is_printed(args: list[str], capsys: Capture) -> None:
 def test_wrong_usage_is_2_and_goes_to_standard_error(args: list[str], capsys: Capture) -> None:
     assert main(args) == 2
     out, err = capsys.readouterr()
-    assert out == "" and "Error: " in err and "Traceback" not in err
+    assert out == "" and err.startswith("crewlet: ") and err.count("\n") == 1
+    assert err.endswith("-h` shows how it is used.\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["statu"], "There is no command 'statu'; did you mean 'status'? `crewlet -h`"),
+        (["seat", "lst"], "There is no command 'lst'; did you mean 'list'? `crewlet seat -h`"),
+        (["status", "--ulr", "x"], "There is no option --ulr; did you mean '--url'? `crewlet status -h`"),
+        (["status", "extra", "more"], "There is one word too many: 'extra more'; `crewlet status -h`"),
+        (["status", "-o", "xml"], "--output: 'xml' is neither table nor json; `crewlet status -h`"),
+        (["status", "-c"], "-c needs a value; `"),
+        (["seat", "pause", "a", "--stop-running=3"], "--stop-running takes no value; `"),
+        (["seat", "mail"], "HANDLE is missing; `crewlet seat mail -h`"),
+        (["plan"], "--nodes is missing; `crewlet plan -h`"),
+    ],
+)
+def test_wrong_usage_is_told_in_words_of_our_own(args: list[str], says: str, capsys: Capture) -> None:
+    assert main(args) == 2
+    assert capsys.readouterr().err.startswith(f"crewlet: {says}")
+
+
+def test_wrong_usage_is_told_to_programs_too(capsys: Capture) -> None:
+    assert main(["status", "-o", "json", "extra"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"] == "usage"
 
 
 def test_the_plans_usage_is_that_of_up(capsys: Capture) -> None:
     assert main(["up-plan", "--nope"]) == 2
-    assert capsys.readouterr().err.startswith("Usage: crewlet up [OPTIONS]\n")
+    assert capsys.readouterr().err.endswith("`crewlet up -h` shows how it is used.\n")
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,10 @@ NUMBERS = [
     (["sim", "--hours"], "a number from 0.01 to 10000"),
     (["sim", "--seed"], "a whole number from 0 to 9007199254740992"),
     (["sim", "--nodes"], "a whole number from 1 to 50"),
+    (["schedule", "show", "a", "--limit"], "a whole number from 1 to 1000"),
+    (["seat", "tail", "a", "--limit"], "a whole number from 1 to 200"),
+    (["dlq", "list", "--limit"], "a whole number from 1 to 200"),
+    (["seat", "send", "a", "b", "--timeout"], "a number from 0 to 31622400"),
     (["demo", "--seed"], "a whole number from 0 to 9007199254740992"),
 ]
 
@@ -180,4 +184,4 @@ def test_a_number_on_the_command_line_is_held_against_its_range(
 ) -> None:
     assert main([*command, value]) == 2
     err = capsys.readouterr().err
-    assert f"Invalid value for '{command[-1]}'" in err and f": {value!r} is not {says}" in err
+    assert err.startswith(f"crewlet: {command[-1]}: {value!r} is not {says};")

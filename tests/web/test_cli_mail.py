@@ -256,7 +256,7 @@ def test_a_line_that_is_none_is_refused_with_the_option_and_the_rule(
 ) -> None:
     assert main(["seat", "send", "writer", "hi", option, text]) == 2
     err = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert f"Invalid value for {option}: write one line of at most 200 characters" in err
+    assert f"crewlet: {option}: write one line of at most 200 characters" in err
     assert node.node.commands.sent == []
 
 

@@ -5,10 +5,11 @@ from importlib import import_module
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.main import get_command, get_group
 
 from crewlet.cli import version
+from crewlet.cli.usage import Commands
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("init", "Write the files of a small company that runs as it is."),
@@ -34,7 +35,7 @@ PLAN_ONLY: Final = object()
 """The context's object when the plan of `up` is to be written and nothing run."""
 
 
-class _Commands(TyperGroup):
+class _Commands(Commands):
     """The commands by their names and lines alone, until one of them is run."""
 
     def __init__(self, **settings: Any) -> None:
@@ -52,6 +53,7 @@ def load(name: str) -> Any:
     module = import_module(f"crewlet.cli.{COMMANDS[name][0]}")
     group: typer.Typer | None = getattr(module, "app", None)
     if group is not None:
+        group.info.cls = Commands
         return get_group(group)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(name)(getattr(module, name))

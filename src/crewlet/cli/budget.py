@@ -14,11 +14,11 @@ from crewlet.cli.sending import segment
 app = typer.Typer(help="Tokens that may be spent, and that were.", no_args_is_help=True, rich_markup_mode=None)
 
 MaybeHandle = Annotated[
-    str | None, typer.Argument(metavar="[HANDLE]", help="A seat; without it all of the company.", show_default=False)
+    str | None, typer.Argument(metavar="HANDLE", help="A seat; without it all of the company.", show_default=False)
 ]
 HandleArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[HANDLE]", help="A seat; without it the company as a whole.", show_default=False),
+    typer.Argument(metavar="HANDLE", help="A seat; without it the company as a whole.", show_default=False),
 ]
 _MOST = 10**15 - 1
 

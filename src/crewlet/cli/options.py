@@ -28,12 +28,23 @@ ConfigOption = Annotated[
 ]
 
 
+def _output(given: str) -> Output:
+    if given not in list(Output):
+        raise typer.BadParameter(f"{given!r} is neither table nor json")
+    return Output(given)
+
+
 def _note_output(output: Output) -> Output:
     printing.wants_json = output is Output.json
     return output
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.", callback=_note_output)]
+OutputOption = Annotated[
+    Output,
+    typer.Option(
+        "--output", "-o", metavar="<table|json>", help="How to print the result.", parser=_output, callback=_note_output
+    ),
+]
 UrlOption = Annotated[
     str | None,
     typer.Option(

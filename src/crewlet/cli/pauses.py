@@ -20,9 +20,7 @@ from crewlet.node.limits import MAX_PAUSE_S
 _ATTEMPTS = 5
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-HandleArgument = Annotated[
-    str | None, typer.Argument(metavar="[HANDLE]", help="The seat's handle.", show_default=False)
-]
+HandleArgument = Annotated[str | None, typer.Argument(metavar="HANDLE", help="The seat's handle.", show_default=False)]
 UnitOption = Annotated[
     str | None, typer.Option("--unit", metavar="NAME", help="All seats of this unit and of those inside it, at once.")
 ]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crewlet.cli import FAILED, INTERRUPTED, OK, REFUSED, printing
+from crewlet.cli import FAILED, INTERRUPTED, OK, REFUSED, USAGE, printing
 from crewlet.kit.refusal import ConfigRefused, ManyRefused
 from crewlet.ports.errors import CrewletError
 
@@ -13,14 +13,23 @@ from crewlet.ports.errors import CrewletError
 def run(args: Sequence[str]) -> int:
     """Run a command other than `up` and return its exit code."""
     from crewlet.cli.app import PLAN_ONLY, app
+    from crewlet.cli.usage import UsageError, sentence_of
 
     printing.wants_json = False
     is_plan = list(args[:1]) == ["up-plan"]
     try:
         # The parent of a node has `up` parsed here: usage and help are those of the command that was typed.
-        app(["up", *args[1:]] if is_plan else list(args), prog_name="crewlet", obj=PLAN_ONLY if is_plan else None)
+        command = ["up", *args[1:]] if is_plan else list(args)
+        return _code(app(command, prog_name="crewlet", obj=PLAN_ONLY if is_plan else None, standalone_mode=False))
     except SystemExit as end:
         return _code(end.code)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            return USAGE
+        sentence = sentence_of(error)
+        _tell_programs(error, sentence, "usage")
+        return tell(sentence, USAGE)
     except ConfigRefused as refusal:
         _tell_programs(refusal, str(refusal))
         for each in refusal.all if isinstance(refusal, ManyRefused) else (refusal,):
@@ -38,13 +47,12 @@ def run(args: Sequence[str]) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return tell(f"{place}{error.strerror or error}.", FAILED)
-    return OK
 
 
-def _tell_programs(error: Exception, sentence: str) -> None:
+def _tell_programs(error: Exception, sentence: str, word: str = "") -> None:
     """The failure on standard output, where the command was asked for JSON."""
     if printing.wants_json:
-        word = "config_refused" if isinstance(error, ConfigRefused) else getattr(error, "word", "failed")
+        word = word or ("config_refused" if isinstance(error, ConfigRefused) else getattr(error, "word", "failed"))
         facts: Mapping[str, Any] = getattr(error, "facts", {})
         if isinstance(error, ManyRefused):
             facts = {**facts, "details": [str(each) for each in error.all]}

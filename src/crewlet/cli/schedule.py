@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from crewlet.cli.client import NodeClient
+from crewlet.cli.numbers import whole
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import print_json, print_table
 from crewlet.cli.sending import segment
@@ -33,14 +34,16 @@ def list_schedules(
 
 @app.command("show")
 def show_schedule(
-    name: Annotated[str, typer.Argument(help="the schedule's name")],
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="how many times at most")] = 20,
+    name: Annotated[str, typer.Argument(metavar="SCHEDULE", help="The schedule's name.", show_default=False)],
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", help="How many times at most.", parser=whole(1, 1000))
+    ] = 20,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,
     output: OutputOption = Output.table,
 ) -> None:
     """Show what became of each time at which a schedule was due in the last two days, newest first."""
-    path = f"/query/schedules/{segment(name, 'NAME')}?limit={limit}"
+    path = f"/query/schedules/{segment(name, 'SCHEDULE')}?limit={limit}"
     answer = NodeClient.find(url, config).get(path)
     if output is Output.json:
         print_json(answer)

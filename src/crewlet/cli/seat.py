@@ -90,7 +90,7 @@ def _trouble(row: dict[str, Any], lonely: dict[str, str], told: dict[str, Any]) 
 def send(
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="The seat's handle.", show_default=False)],
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="The text; `-` reads standard input.", show_default=False)
+        str | None, typer.Argument(metavar="TEXT", help="The text; `-` reads standard input.", show_default=False)
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Send this file's text; `-` is standard input.")
@@ -144,7 +144,7 @@ def send(
 def show_mail(
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="The seat's handle.", show_default=False)],
     mail_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="One mail, and what became of it.", show_default=False)
+        str | None, typer.Argument(metavar="ID", help="One mail, and what became of it.", show_default=False)
     ] = None,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,
