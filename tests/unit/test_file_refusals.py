@@ -177,6 +177,11 @@ NUMBERS = [
 ]
 
 
+def test_what_two_readers_of_a_block_refuse_is_told_once() -> None:
+    said = told("name: x\nroles: [{handle: a, runner: {type: llm, models: [m]}}]")
+    assert len(said) == len(set(said)) == 2
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1e400", "x", ""])
 @pytest.mark.parametrize(("command", "says"), NUMBERS)
 def test_a_number_on_the_command_line_is_held_against_its_range(

@@ -229,6 +229,11 @@ REFUSED = {
         "c.yaml:6: stream.cluster.peers: members on other machines must show each other a secret; "
         "set stream.cluster.secret, the same on all.",
     ),
+    "epochs in memory": (
+        'coordination: {type: embedded-kv}\nstream:\n  store_dir: ""',
+        "c.yaml:3: stream.store_dir: a broker in memory forgets the epochs of leases at each restart, and "
+        "coordination.type is embedded-kv; write a folder, or set coordination.type to local.",
+    ),
     "a member in memory": (
         cluster("    peers: ['localhost:6002', 'localhost:6003']\n  store_dir: ''"),
         "c.yaml:7: stream.store_dir: a member of a cluster must keep its store on disk; write a folder, or remove it.",

@@ -45,11 +45,13 @@ class Refusals:
         return len(self._found)
 
     def add(self, refusal: ConfigRefused) -> None:
-        """Keep it, and read on.
+        """Keep it, once, and read on.
 
         Raises:
             ManyRefused: these are enough.
         """
+        if any(str(refusal) == str(kept) for kept in self._found):
+            return
         self._found.append(refusal)
         if len(self._found) >= MOST_REFUSALS:
             self.raise_any()

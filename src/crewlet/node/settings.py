@@ -110,6 +110,7 @@ def parse_settings(text: str, path: Path, *, environ: Mapping[str, str] | None =
     )
     document.field.read(lambda _: _refuse_one_port_twice(document, settings), None)
     refusals.raise_any()
+    _refuse_forgetful_broker(document, settings)
     return settings
 
 
@@ -199,6 +200,16 @@ def _refuse_local(document: Block, coordination: CoordinationSettings) -> None:
         section = "coordination" if document.get("coordination") else "stream"
         place = _nearest(document, section, "type")
         replace(place, path="coordination.type").refuse(problem, "set it to embedded-kv")
+
+
+def _refuse_forgetful_broker(document: Block, settings: Settings) -> None:
+    """Epochs never fall. The counters of shared leases are on the broker, and one in memory forgets them as it ends."""
+    stream = settings.stream
+    if settings.coordination.type == "embedded-kv" and stream.type == "embedded" and stream.store_dir is None:
+        problem = (
+            "a broker in memory forgets the epochs of leases at each restart, and coordination.type is embedded-kv"
+        )
+        _nearest(document, "stream", "store_dir").refuse(problem, "write a folder, or set coordination.type to local")
 
 
 def _require_own_id(document: Block, variables: Mapping[str, str]) -> None:
