@@ -8,7 +8,7 @@ import pytest
 from cells_worlds import NatsWorld
 
 from crewlet.adapters.system.clock import SystemClock
-from crewlet.mail.channels import CHANNELS_BUCKET, Channel, ChannelClosed, Channels
+from crewlet.mail.channels import CHANNELS_BUCKET, MAX_ANSWER_CHARS, Channel, ChannelClosed, Channels
 from crewlet.ports.cells import BucketSpec
 from crewlet.turns.budget import Caps
 from crewlet.turns.budgetgate import BudgetGate
@@ -29,7 +29,8 @@ async def test_of_many_works_that_answer_at_once_one_closes_the_channel(world: N
     spec = BucketSpec(world.name(CHANNELS_BUCKET.name))
     nodes = [Channels(await (await world.store()).open(spec)) for _ in range(3)]
     first = await nodes[0].open("0a", Channel("bob", "alice", "how?"))
-    assert await nodes[1].open("0a", Channel("bob", "alice", "how?")) == first
+    second = await nodes[1].open("0a", Channel("bob", "alice", "how?"))
+    assert second.channel == first.channel and (first.revision > 0, second.revision) == (True, 0)
 
     async def answer(number: int) -> str | None:
         try:
@@ -43,6 +44,22 @@ async def test_of_many_works_that_answer_at_once_one_closes_the_channel(world: N
     winner = found.channel.by_work
     again = await nodes[1].answer("0a", by="alice", text="other words", work=winner)
     assert again.answer == found.channel.answer
+
+
+async def test_the_longest_answer_of_the_worst_characters_is_kept_and_a_refused_question_taken_back(
+    world: NatsWorld,
+) -> None:
+    cells = await (await world.store()).open(BucketSpec(world.name(CHANNELS_BUCKET.name)))
+    channels, worst = Channels(cells), "\x01" * MAX_ANSWER_CHARS
+    await channels.open("0a", Channel("bob", "alice", worst))
+    assert (await channels.answer("0a", by="alice", text=worst, work="w")).answer == worst
+    found = await channels.find("0a")
+    assert found is not None and found.channel.answer == worst
+    for _ in range(2):
+        opened = await channels.open("0b", Channel("bob", "alice", "how?"))
+        assert opened.revision > 0
+        await channels.withdraw("0b", opened)
+        assert await channels.find("0b") is None
 
 
 async def test_tokens_of_nodes_that_charge_at_once_are_all_counted_and_a_raised_cap_frees_a_seat_elsewhere(

@@ -28,24 +28,27 @@ class ChannelSweep:
             Unavailable: some of it could not be done.
         """
         swept = await self._channels.sweep(turned)
-        failed: list[str] = []
+        failed = list(swept.unreadable)
+        delivered = 0
         for found in swept.undelivered:
             turned()
             try:
-                await self._deliver(found, turned)
+                delivered += await self._deliver(found, turned)
             except Unavailable as error:
                 failed.append(f"the answer of channel {found.id}: {error}")
         if failed:
             raise Unavailable("; ".join(failed))
-        done = [f"{len(swept.undelivered)} answers delivered"] if swept.undelivered else []
+        done = [f"{delivered} answers delivered"] if delivered else []
         return ", ".join([*done, *([f"{swept.removed} channels forgotten"] if swept.removed else [])])
 
-    async def _deliver(self, found: Found, turned: Turned) -> None:
+    async def _deliver(self, found: Found, turned: Turned) -> bool:
         mail = found.channel.message(found.id, self._outbox.timestamp())
         try:
             await self._ask(self._outbox.post(mail), f"sending the answer of channel {found.id}")
         except (UnknownSeat, MailRefused) as refused:
-            # There is nobody to tell any more; without the note below it would be tried for ever.
-            _log.warning("channel_answer_dropped", channel=found.id, asker=found.channel.asker, error=str(refused))
+            # Perhaps this node's document is the older one: it is tried until the channel is forgotten.
+            _log.warning("channel_answer_refused", channel=found.id, asker=found.channel.asker, error=str(refused))
+            return False
         turned()
         await self._ask(self._channels.delivered(found.id), f"noting the answer of channel {found.id}")
+        return True

@@ -2,12 +2,13 @@
 
 The question and the answer are mail; the record keeps what mail cannot: that a question has one answer. It is closed by
 compare-and-set before the answer leaves, with the answer in it, so that whoever finds it closed and undelivered can
-deliver it, under an id that makes a repeat the same mail.
+deliver it, under an id that makes a repeat the same mail. What is delivered is remembered without its texts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Literal
 
 import msgspec
@@ -16,7 +17,8 @@ import structlog
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import channel_mail_id
 from crewlet.ports.cells import BucketSpec, Cells, Done, Entry, Refused, Unknown, landed
-from crewlet.ports.errors import CrewletError, Unavailable
+from crewlet.ports.errors import CrewletError, Misuse, Unavailable
+from crewlet.ports.mail import MessageTooLarge
 
 CHANNELS_BUCKET = BucketSpec("crewlet_channels")
 """No age: a question waits for as long as its mail does, and the maintenance duty closes and removes."""
@@ -26,6 +28,10 @@ IDLE_S = 3600.0
 KEPT_S = 7 * 24 * 3600.0
 """How long a closed channel is remembered: as long as the ledger knows its wakes."""
 MAX_ANSWER_CHARS = 100_000
+"""Of a question too. One of control characters alone takes six bytes for each: with little beside it, a record takes
+that."""
+
+_QUOTED_CHARS = 2_000
 
 _TRIES = 20
 _DELIVERED_WITHIN_S = 60.0
@@ -43,13 +49,15 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         asker, to: who asks whom.
-        question: its text.
+        question: the beginning of its text, as the answer quotes it; "" once that is delivered.
         depth: how often the work was passed on, the question included.
         trace_id: of the asking turn.
         state: `open`, `answered`, or `idle` where it was closed without an answer.
-        answer: its text.
+        answer: its text; "" once it is delivered.
+        digest: of the text.
         by_work: the unit of work that answered, which may say so again.
         is_delivered: the mail with the answer is in the asker's inbox.
+        upon: the channels in which the asker itself was asked, and that it may answer when it knows the answer.
     """
 
     asker: str
@@ -59,18 +67,20 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
     trace_id: str = ""
     state: Literal["open", "answered", "idle"] = "open"
     answer: str = ""
+    digest: str = ""
     by_work: str = ""
     is_delivered: bool = False
+    upon: tuple[str, ...] = ()
 
-    def request(self, channel_id: str, timestamp: str, parent_turn_id: str) -> Envelope:
-        """The mail with the question."""
+    def request(self, channel_id: str, question: str, timestamp: str, parent_turn_id: str) -> Envelope:
+        """The mail with the question, in full."""
         return Envelope(
             id=channel_mail_id(channel_id, "request"),
             type="a2a_request",
             timestamp=timestamp,
             source=f"seat:{self.asker}",
             to=self.to,
-            body=self.question,
+            body=question,
             payload={"channel": channel_id},
             trace_id=self.trace_id,
             delegation_depth=self.depth,
@@ -79,7 +89,9 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def message(self, channel_id: str, timestamp: str, parent_turn_id: str = "") -> Envelope:
         """The mail with the answer. It lies no deeper than its question."""
-        payload: dict[str, object] = {"channel": channel_id, "question": self.question[:2_000]}
+        payload: dict[str, object] = {"channel": channel_id, "question": self.question}
+        if self.upon:
+            payload["upon"] = list(self.upon)
         if self.state == "idle":
             payload["is_unanswered"] = True
         return Envelope(
@@ -94,6 +106,14 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
             delegation_depth=self.depth,
             parent_turn_id=parent_turn_id,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A channel that is there. `revision`: of the record, where this call made it; 0 where an earlier one did."""
+
+    channel: Channel
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +132,40 @@ class Channels:
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
 
-    async def open(self, channel_id: str, channel: Channel) -> Channel:
+    async def open(self, channel_id: str, channel: Channel) -> Opened:
         """Open a channel. A repeat finds it as it is now.
 
         Raises:
             Unavailable: nobody said whether it is open; a repeat is safe.
+            ChannelClosed: its record cannot be read here.
         """
-        match await self._cells.create(_key(channel_id), msgspec.json.encode(channel)):
-            case Done():
+        kept = msgspec.structs.replace(channel, question=channel.question[:_QUOTED_CHARS])
+        match await self._cells.create(_key(channel_id), msgspec.json.encode(kept)):
+            case Done(revision):
                 _log.info("channel_opened", channel=channel_id, asker=channel.asker, to=channel.to)
-                return channel
+                return Opened(kept, revision)
             case Refused():
                 found = await self.find(channel_id)
                 if found is None:
                     raise Unavailable(f"nobody says whether the channel {channel_id} is open")
-                return found.channel
+                return Opened(found.channel)
             case Unknown(reason):
                 raise Unavailable(f"nobody said whether the channel is open: {reason}")
+
+    async def withdraw(self, channel_id: str, opened: Opened) -> None:
+        """Take a channel back whose question was refused. One that an earlier run opened may be asked in: it stays.
+
+        What cannot be taken back is given up later, and its asker told.
+        """
+        if opened.revision:
+            await self._cells.remove(_key(channel_id), expect=opened.revision)
 
     async def find(self, channel_id: str) -> Found | None:
         """A channel, or None.
 
         Raises:
             Unavailable: nobody answered.
+            ChannelClosed: its record cannot be read here.
         """
         try:
             key = _key(channel_id)
@@ -152,10 +183,13 @@ class Channels:
 
         Raises:
             ChannelClosed: it has an answer, was given up, or is not this seat's to answer.
+            MessageTooLarge: the store takes no such answer.
             Unavailable: nobody said whether it is closed; a repeat is safe.
         """
         for _ in range(_TRIES):
             found = await self.find(channel_id)
+            if found is None and _is_id(channel_id):
+                await self._bar(channel_id, by)
             if found is None or found.channel.to != by:
                 raise ChannelClosed(f"no question {channel_id!r} waits for an answer of {by}")
             channel = found.channel
@@ -164,7 +198,9 @@ class Channels:
             if channel.state != "open":
                 why = "it has its answer" if channel.state == "answered" else "it waited too long, and was given up"
                 raise ChannelClosed(f"the question is closed: {why}")
-            closed = msgspec.structs.replace(channel, state="answered", answer=text, by_work=work)
+            closed = msgspec.structs.replace(
+                channel, state="answered", answer=text, digest=digest_of(text), by_work=work
+            )
             if await self._replace(found, closed):
                 _log.info("channel_answered", channel=channel_id, asker=channel.asker, by=by)
                 return closed
@@ -176,12 +212,19 @@ class Channels:
         Raises:
             Unavailable: nobody said whether it is noted.
         """
-        found = await self.find(channel_id)
+        try:
+            found = await self.find(channel_id)
+        except ChannelClosed:
+            return
         if found is not None and found.channel.state != "open" and not found.channel.is_delivered:
-            await self._replace(found, msgspec.structs.replace(found.channel, is_delivered=True))
+            await self._replace(
+                found, msgspec.structs.replace(found.channel, question="", answer="", is_delivered=True)
+            )
 
     async def sweep(self, turned: Callable[[], None]) -> "Swept":
         """Close what was idle for too long, forget what was closed for long enough, and say what is undelivered.
+
+        A question is not idle while whoever is to answer waits for another one, nor for as long after.
 
         Raises:
             Unavailable: nobody answered; some may be done.
@@ -189,54 +232,110 @@ class Channels:
         now = (await self._cells.mark()).store_now
         removed = 0
         undelivered: list[Found] = []
-        for entry in await self._cells.list():
+        channels, unreadable = _read(await self._cells.list())
+        busy = {
+            upon
+            for found in channels
+            if found.channel.state == "open" or now - found.written_at < timedelta(seconds=IDLE_S)
+            for upon in found.channel.upon
+        }
+        for found in channels:
             turned()
-            found, age = _found(entry), now - entry.written_at
-            channel = found.channel
+            channel, age = found.channel, now - found.written_at
             if channel.state == "open":
-                if age < timedelta(seconds=IDLE_S):
+                if age < timedelta(seconds=IDLE_S) or found.id in busy:
                     continue
                 closed = msgspec.structs.replace(channel, state="idle")
                 if await self._replace(found, closed):
                     _log.warning("channel_idle_closed", channel=found.id, asker=channel.asker, to=channel.to)
                     undelivered.append(Found(found.id, closed, 0, now))
-            elif not channel.is_delivered:
-                if age >= timedelta(seconds=_DELIVERED_WITHIN_S):
-                    undelivered.append(found)
             elif age >= timedelta(seconds=KEPT_S):
-                removed += isinstance(await self._cells.remove(entry.key, expect=entry.revision), Done)
-        return Swept(tuple(undelivered), removed)
+                if isinstance(await self._cells.remove(_key(found.id), expect=found.revision), Done):
+                    removed += 1
+                    if not channel.is_delivered:
+                        _log.warning("channel_answer_dropped", channel=found.id, asker=channel.asker)
+            elif not channel.is_delivered and age >= timedelta(seconds=_DELIVERED_WITHIN_S):
+                undelivered.append(found)
+        return Swept(tuple(undelivered), removed, tuple(unreadable))
+
+    async def _bar(self, channel_id: str, by: str) -> None:
+        """Prove that there is no such channel, by closing it for good.
+
+        That it was not found proves nothing: who has lost its quorum answers from what it knew before.
+
+        Raises:
+            Unavailable: it may be there; look again.
+        """
+        barred = Channel("", by, "", state="idle", is_delivered=True)
+        result = await self._cells.create(_key(channel_id), msgspec.json.encode(barred))
+        if not landed(result, "nobody said whether there is such a channel"):
+            raise Unavailable(f"the channel {channel_id} was not found, and is there")
 
     async def _replace(self, found: Found, channel: Channel) -> bool:
         """Whether this write won.
 
         Raises:
+            MessageTooLarge: the store takes no such record.
             Unavailable: nobody said.
         """
-        result = await self._cells.replace(_key(found.id), msgspec.json.encode(channel), expect=found.revision)
+        try:
+            result = await self._cells.replace(_key(found.id), msgspec.json.encode(channel), expect=found.revision)
+        except Misuse as error:
+            raise MessageTooLarge(f"the answer is too long for the store: {error}") from error
         return landed(result, "nobody said whether the channel is changed")
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep found: answers that are in no inbox yet, and how many channels are forgotten."""
+    """What a sweep found.
+
+    Attributes:
+        undelivered: answers that are in no inbox yet.
+        removed: how many channels are forgotten.
+        unreadable: what is wrong with records that were left alone, a sentence each.
+    """
 
     undelivered: tuple[Found, ...]
     removed: int
+    unreadable: tuple[str, ...] = ()
+
+
+def digest_of(text: str) -> str:
+    """By which an answer is known again."""
+    return sha256(text.encode()).hexdigest()
 
 
 _CHARS = frozenset("0123456789abcdef-")
 
 
+def _is_id(channel_id: str) -> bool:
+    return 0 < len(channel_id) <= 64 and _CHARS.issuperset(channel_id)
+
+
 def _key(channel_id: str) -> str:
-    if not 0 < len(channel_id) <= 64 or not _CHARS.issuperset(channel_id):
+    if not _is_id(channel_id):
         raise ValueError(f"{channel_id!r} is no channel")
     return f"channel.{channel_id}"
 
 
+def _read(entries: Sequence[Entry]) -> tuple[Sequence[Found], Sequence[str]]:
+    """The channels, and what is wrong with the records that are none."""
+    channels: list[Found] = []
+    unreadable: list[str] = []
+    for entry in entries:
+        try:
+            channels.append(_found(entry))
+        except ChannelClosed as error:
+            unreadable.append(str(error))
+    return channels, unreadable
+
+
 def _found(entry: Entry) -> Found:
+    channel_id = entry.key.partition(".")[2]
+    if not _is_id(channel_id):
+        raise ChannelClosed(f"the record {entry.key} is no channel's")
     try:
         channel = msgspec.json.decode(entry.value, type=Channel)
-    except msgspec.MsgspecError as error:
-        raise Unavailable(f"the record {entry.key} cannot be read: {error}") from error
-    return Found(entry.key.partition(".")[2], channel, entry.revision, entry.written_at)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ChannelClosed(f"the record {entry.key} cannot be read here: {error}") from error
+    return Found(channel_id, channel, entry.revision, entry.written_at)

@@ -14,6 +14,7 @@ from crewlet.ports.clock import Clock
 from crewlet.ports.errors import CrewletError
 from crewlet.ports.mail import Mail, Published
 
+_LONGEST = 63
 _ENVELOPES = msgspec.json.Decoder(Envelope)
 
 
@@ -24,6 +25,8 @@ class UnknownSeat(CrewletError):
         self.handle = handle
         if handle in company.people:
             sentence = f"{handle!r} is a person's role, which has no inbox"
+        elif len(handle) > _LONGEST:
+            sentence = f"the company has no seat {handle[:_LONGEST]!r}…: no handle is so long"
         else:
             near = get_close_matches(handle, [seat.handle for seat in company.seats], n=1)
             sentence = f"the company has no seat {handle!r}" + (f"; did you mean {near[0]!r}?" if near else "")

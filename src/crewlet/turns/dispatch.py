@@ -29,6 +29,7 @@ from crewlet.turns.endings import Endings, Run
 from crewlet.turns.guards import check_depth
 from crewlet.turns.intake import Intake
 from crewlet.turns.owntools import OwnTools
+from crewlet.turns.questions import closed_questions
 from crewlet.turns.record import TurnNote, Work
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.slots import Slot, Slots, SlotsClosed
@@ -256,6 +257,7 @@ class SeatDispatch:
             if (completion := finished.get(trigger)) is not None:
                 await self._skip(run, trigger, completion)
         mail = mail.without(finished)
+        mail = mail.without(await self._skip_closed(run, mail))
         run.fence.check()
         if not mail.triggers:
             return Ack()
@@ -437,6 +439,17 @@ class SeatDispatch:
             turn_id=completion.turn_id,
             term=run.fence.term,
         )
+
+    async def _skip_closed(self, run: Run, mail: Intake) -> Collection[str]:
+        """Skip the questions to which nobody waits for an answer any more, and say which."""
+        if self._channels is None:
+            return ()
+        closed = await closed_questions(self._channels, self._handle, mail)
+        for trigger, reason in closed.items():
+            self._skipped(trigger, reason, "")
+            run.fence.check()
+            await self._ledger.record(self._handle, (trigger,), outcome="no_action", detail=reason, term=run.fence.term)
+        return closed.keys()
 
     def _skipped(self, trigger: str, reason: str, turn_id: str) -> None:
         _log.info("turn_trigger_skipped", seat=self._handle, trigger=trigger, reason=reason, by_turn=turn_id)

@@ -4,17 +4,18 @@ They keep what mail promises: an id is derived from the work, so that a re-run o
 as an effect all the same: a re-run that words its question differently asks another one.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Protocol, cast
 
 import msgspec
 
-from crewlet.mail.channels import MAX_ANSWER_CHARS, Channel, ChannelClosed, Channels
+from crewlet.mail.channels import MAX_ANSWER_CHARS, Channel, ChannelClosed, Channels, digest_of
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import MailRefused
 from crewlet.ports.tools import ToolAnswer, ToolInfo
+from crewlet.turns.guards import MAX_DELEGATION_DEPTH
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.toolbox import Call, Tool
 from crewlet.turns.turn import OutgoingMail
@@ -34,24 +35,27 @@ class Notes(Protocol):
         ...
 
 
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class _SendMail(msgspec.Struct, forbid_unknown_fields=True):
     to: str
-    body: str
+    body: _Text
     subject: str = ""
 
 
 class _Ask(msgspec.Struct, forbid_unknown_fields=True):
     to: str
-    question: str
+    question: _Text
 
 
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):
-    text: str
+    text: _Text
     channel: str = ""
 
 
 class _Note(msgspec.Struct, forbid_unknown_fields=True):
-    text: str
+    text: _Text
 
 
 _HANDLE = {"type": "string", "description": "a colleague's handle"}
@@ -82,12 +86,13 @@ ASK = ToolInfo(
 )
 ANSWER = ToolInfo(
     "answer",
-    "Answer the question in your mail (of type a2a_request). A question has one answer.",
+    "Answer the question in your mail (of type a2a_request), or one for which you had asked what your mail (of type "
+    "a2a_message) answers: `upon` in its payload. A question has one answer.",
     {
         "type": "object",
         "properties": {
             "text": _TEXT,
-            "channel": {"type": "string", "description": "which question: `channel` in its payload; for one alone"},
+            "channel": {"type": "string", "description": "which question: its channel; not needed for one alone"},
         },
         "required": ["text"],
         "additionalProperties": False,
@@ -131,6 +136,7 @@ class OwnTools:
         self._sender = sender
         self._notes = notes
         self._channels = channels
+        self._answered: set[str] = set()
 
     def tools(self) -> Sequence[Tool]:
         """All that make sense in this turn: `answer` only where it was asked something."""
@@ -165,12 +171,18 @@ class OwnTools:
         problem = self._cannot_ask(wish)
         if problem is not None:
             return ToolAnswer(problem, is_error=True)
-        channel = Channel(self._handle, wish.to, wish.question, self._sender.depth, self._sender.trace_id)
-        kept = await self._sender.insist(lambda: channels.open(call.key, channel), "the opening of a channel")
-        if kept.state == "open":
+        upon = tuple(each for each in self._questions() if each not in self._answered)
+        channel = Channel(self._handle, wish.to, wish.question, self._sender.depth, self._sender.trace_id, upon=upon)
+        try:
+            opened = await self._sender.insist(lambda: channels.open(call.key, channel), "the opening of a channel")
+        except ChannelClosed as closed:
+            return ToolAnswer(str(closed), is_error=True)
+        if opened.channel.state == "open":
+            request = opened.channel.request(call.key, wish.question, self._sender.timestamp, self._turn_id)
             try:
-                await self._sender.post(kept.request(call.key, self._sender.timestamp, self._turn_id))
+                await self._sender.post(request)
             except (UnknownSeat, MailRefused) as refused:
+                await channels.withdraw(call.key, opened)
                 return ToolAnswer(str(refused), is_error=True)
         return ToolAnswer(f"asked; the answer comes as mail of type a2a_message about the channel {call.key}")
 
@@ -179,6 +191,8 @@ class OwnTools:
             return "that is yourself"
         if len(wish.question) > MAX_ANSWER_CHARS:
             return f"a question has at most {MAX_ANSWER_CHARS} characters"
+        if self._sender.depth > MAX_DELEGATION_DEPTH:
+            return f"this work was passed on {MAX_DELEGATION_DEPTH} times, as often as it may be: nobody would answer"
         try:
             self._sender.check_recipient(wish.to)
         except UnknownSeat as unknown:
@@ -200,18 +214,28 @@ class OwnTools:
                 lambda: channels.answer(channel_id, by=self._handle, text=wish.text, work=self._work),
                 "the answer of a channel",
             )
-            await self._sender.post(closed.message(channel_id, self._sender.timestamp, self._turn_id))
+            if not closed.is_delivered:
+                await self._sender.post(closed.message(channel_id, self._sender.timestamp, self._turn_id))
         except (ChannelClosed, UnknownSeat, MailRefused) as refused:
             return ToolAnswer(str(refused), is_error=True)
-        await self._sender.insist(lambda: channels.delivered(channel_id), "the delivery of an answer")
-        if closed.answer != wish.text:
+        self._answered.add(channel_id)
+        if not closed.is_delivered:
+            await self._sender.insist(lambda: channels.delivered(channel_id), "the delivery of an answer")
+        if closed.digest != digest_of(wish.text):
             return ToolAnswer("an earlier run of this work has answered already; that answer counts", is_error=True)
         return ToolAnswer(f"answered {closed.asker}")
 
     def _questions(self) -> Sequence[str]:
-        """The channels in which this turn's mail asks, each once."""
-        asked = (event.payload.get("channel") for event in self._mail if event.type == "a2a_request")
-        return list(dict.fromkeys(each for each in asked if isinstance(each, str)))
+        """The channels that this turn may answer, each once: in which its mail asks, and upon which it had asked what
+        its mail answers."""
+        return list(dict.fromkeys(each for each in self._asked() if isinstance(each, str)))
+
+    def _asked(self) -> Iterator[object]:
+        for event in self._mail:
+            if event.type == "a2a_request":
+                yield event.payload.get("channel")
+            elif event.type == "a2a_message" and isinstance(upon := event.payload.get("upon"), list):
+                yield from cast("list[object]", upon)
 
 
 def _taking(kind: type[Any], act: Callable[[Any], Awaitable[ToolAnswer]]) -> Callable[[Call], Awaitable[ToolAnswer]]:

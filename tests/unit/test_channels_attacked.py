@@ -1,0 +1,438 @@
+"""Questions between seats under attack: too long, too deep, refused, unreadable, late, lost, or swept half way."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+from dispatch_desk import Desk, delivery, event, mails
+
+from crewlet.adapters.local.cells import LocalCells
+from crewlet.company.model import Company, Seat
+from crewlet.duties.answering import ChannelSweep
+from crewlet.duties.asking import Asking
+from crewlet.mail import topics
+from crewlet.mail.channels import CHANNELS_BUCKET, KEPT_S, MAX_ANSWER_CHARS, Channel, ChannelClosed, Channels
+from crewlet.mail.outbox import Outbox, UnknownSeat
+from crewlet.ports.cells import Cells, Entry, WriteResult
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.keys import MAX_VALUE_BYTES
+from crewlet.ports.mail import Ack, Defer, Nak, NoMailbox
+from crewlet.ports.tools import ToolAnswer
+from crewlet.testing.twins.mail import TwinMail
+from crewlet.testing.twins.mailbroker import TwinBroker
+from crewlet.testing.virtual import VirtualClock, in_virtual_time
+from crewlet.turns.turn import Turn, TurnBroke, TurnResult
+
+TTL_S = 30.0
+WORST = "\x01" * MAX_ANSWER_CHARS
+
+
+class Watched:
+    """A bucket that counts what it is asked, and may be told what to do first."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self.asked: list[str] = []
+        self.biggest = 0
+        self.before: Callable[[str], Awaitable[None]] | None = None
+        self.blind_reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cells, name)
+
+    async def _note(self, request: str) -> None:
+        self.asked.append(request)
+        if self.before is not None:
+            await self.before(request)
+
+    async def read(self, key: str) -> Entry | None:
+        await self._note("read")
+        if self.blind_reads:
+            self.blind_reads -= 1
+            return None
+        return await self._cells.read(key)
+
+    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+        await self._note("create")
+        self.biggest = max(self.biggest, len(value))
+        return await self._cells.create(key, value, ttl_s=ttl_s)
+
+    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+        await self._note("replace")
+        self.biggest = max(self.biggest, len(value))
+        return await self._cells.replace(key, value, expect=expect, ttl_s=ttl_s)
+
+
+async def _watched(clock: VirtualClock) -> tuple[Watched, Channels]:
+    cells = Watched(await LocalCells(clock).open(CHANNELS_BUCKET))
+    return cells, Channels(cast("Cells", cells))
+
+
+async def _call(turn: Turn, tool: str, **arguments: Any) -> ToolAnswer:
+    assert turn.tools is not None
+    return await turn.tools.call(tool, arguments)
+
+
+def _request(channel: str = "0a-1", **more: Any) -> Any:
+    return delivery(event("r1", type="a2a_request", source="seat:bob", payload={"channel": channel}, **more))
+
+
+def _turned() -> None: ...
+
+
+@in_virtual_time
+async def test_the_longest_question_and_the_longest_answer_fit_the_store_whatever_their_characters() -> None:
+    async def script(turn: Turn) -> TurnResult:
+        if turn.mail[0].type == "a2a_request":
+            told.append(await _call(turn, "answer", text=WORST))
+        else:
+            told.append(await _call(turn, "ask", to="bob", question=WORST))
+        return TurnResult("delivered")
+
+    told: list[ToolAnswer] = []
+    desk = Desk(script)
+    cells, desk.channels = await _watched(desk.clock)
+    await desk.open()
+    assert await desk.handle_mail(*mails("a")) == Ack()
+    (asked,) = desk.mail.published
+    assert asked.body == WORST
+    channel_id = asked.payload["channel"]
+    await desk.channels.open("0a-1", Channel("bob", "alice", WORST))
+    assert await desk.handle_mail(_request()) == Ack()
+    assert not any(answer.is_error for answer in told), told
+    assert desk.mail.published[1].body == WORST
+    assert 600_000 < cells.biggest < MAX_VALUE_BYTES
+    answered, found = await desk.channels.find("0a-1"), await desk.channels.find(channel_id)
+    assert answered is not None and (answered.channel.question, answered.channel.answer) == ("", "")
+    assert found is not None and len(found.channel.question) == 2_000
+
+
+@in_virtual_time
+async def test_a_question_that_is_refused_leaves_no_channel_behind_and_may_be_asked_again_by_a_re_run() -> None:
+    async def script(turn: Turn) -> TurnResult:
+        told.append(await _call(turn, "ask", to="bob", question="how?"))
+        raise TurnBroke("coughed")
+
+    told: list[ToolAnswer] = []
+    desk = Desk(script)
+    cells, desk.channels = await _watched(desk.clock)
+    desk.mail.answers = [NoMailbox("there is no mailbox")]
+    for _ in range(3):
+        await desk.open()  # each ledger knows nothing of the run before
+        await desk.handle_mail(*mails("a"))
+        if len(told) == 1:
+            assert await cells.list() == [], "the asker would be told after an hour that nobody has answered"
+        if len(told) == 2:
+            desk.mail.answers = [NoMailbox("there is no mailbox")]
+    assert [answer.is_error for answer in told] == [True, False, True]
+    (asked,) = desk.mail.published
+    found = await desk.channels.find(asked.payload["channel"])
+    assert found is not None and found.channel.state == "open", "an earlier run's question may be in the inbox"
+
+
+@pytest.mark.parametrize(("depth", "may_ask"), [(2, True), (3, False)])
+def test_work_that_nobody_would_take_further_asks_nobody(depth: int, may_ask: bool) -> None:
+    async def script(turn: Turn) -> TurnResult:
+        told.append(await _call(turn, "ask", to="bob", question="how?"))
+        return TurnResult("blocked")
+
+    told: list[ToolAnswer] = []
+
+    @in_virtual_time
+    async def case() -> None:
+        desk = Desk(script)
+        cells, desk.channels = await _watched(desk.clock)
+        await desk.open()
+        assert await desk.handle_mail(delivery(event("a", delegation_depth=depth))) == Ack()
+        assert told[0].is_error is not may_ask, told
+        assert len(await cells.list()) == len(desk.mail.published) == int(may_ask)
+
+    case()
+
+
+@in_virtual_time
+async def test_two_equal_questions_of_a_turn_are_two_and_a_re_run_asks_the_same_two() -> None:
+    async def script(turn: Turn) -> TurnResult:
+        for _ in range(2):
+            assert not (await _call(turn, "ask", to="bob", question="how?")).is_error
+        raise TurnBroke("coughed")
+
+    desk = Desk(script)
+    cells, desk.channels = await _watched(desk.clock)
+    for _ in range(2):
+        await desk.open()
+        assert await desk.handle_mail(*mails("a")) == Ack()
+    first, second, *again = [mail.id for mail in desk.mail.published]
+    assert first != second and again == [first, second]
+    assert len(await cells.list()) == 2
+
+
+@pytest.mark.parametrize("at", ["ask", "answer"])
+def test_a_turn_that_is_fenced_between_record_and_mail_is_taken_up_by_its_re_run_under_the_same_ids(at: str) -> None:
+    async def script(turn: Turn) -> TurnResult:
+        arguments = {"to": "bob", "question": "how?"} if at == "ask" else {"text": f"answer {len(runs)}"}
+        runs.append(turn.turn_id)
+        await _call(turn, at, **arguments)
+        return TurnResult("delivered")
+
+    runs: list[str] = []
+
+    @in_virtual_time
+    async def case() -> None:
+        desk = Desk(script)
+        cells, desk.channels = await _watched(desk.clock)
+        if at == "answer":
+            await desk.channels.open("0a-1", Channel("bob", "alice", "how?"))
+        mail = _request() if at == "answer" else mails("a")[0]
+        await desk.open()
+        desk.mail.answers = [Unavailable("lost")] * 1000
+        desk.fence = desk.new_fence(7, good_until=desk.clock.elapsed() + 5)
+        # A question is an effect: it is given up, and its asker told of its channel after an hour.
+        assert isinstance(await desk.handle_mail(mail), Ack if at == "ask" else Defer)
+        assert len(await cells.list()) == 1 and desk.mail.published == []
+        desk.mail.answers = []
+        desk.fence = desk.new_fence(8)
+        await desk.open()  # as where the ledger's record did not get through
+        assert await desk.handle_mail(mail) == Ack()
+        (posted,) = desk.mail.published
+        assert len(runs) == 2 and len(await cells.list()) == 1
+        if at == "answer":
+            assert posted.body == "answer 0", "the first answer counts"
+
+    case()
+
+
+@in_virtual_time
+async def test_an_answer_is_not_refused_because_the_store_was_behind() -> None:
+    clock = VirtualClock()
+    cells, channels = await _watched(clock)
+    await channels.open("0a", Channel("bob", "alice", "how?"))
+    cells.blind_reads = 1
+    with pytest.raises(Unavailable):
+        await channels.answer("0a", by="alice", text="so", work="w")
+    assert (await channels.answer("0a", by="alice", text="so", work="w")).state == "answered"
+
+
+@in_virtual_time
+async def test_a_channel_that_is_not_there_is_closed_for_good_by_the_first_who_wants_to_answer_in_it() -> None:
+    clock = VirtualClock()
+    cells, channels = await _watched(clock)
+    for _ in range(2):
+        with pytest.raises(ChannelClosed):
+            await channels.answer("0a", by="alice", text="so", work="w")
+    assert (await channels.open("0a", Channel("bob", "alice", "how?"))).channel.state == "idle"
+    await clock.sleep(KEPT_S + 1)
+    assert (await channels.sweep(_turned)).removed == 1 and await cells.list() == []
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\xff\xfe", b"[]", b'{"asker":"bob","to":"alice","question":"","state":"newer"}']
+)
+def test_a_record_that_cannot_be_read_stops_neither_the_sweep_nor_a_turn(value: bytes) -> None:
+    async def script(turn: Turn) -> TurnResult:
+        answer = await _call(turn, "answer", text="so")
+        assert answer.is_error and "cannot be read" in answer.text
+        return TurnResult("blocked")
+
+    @in_virtual_time
+    async def case() -> None:
+        desk = Desk(script)
+        cells, desk.channels = await _watched(desk.clock)
+        await cells.create("channel.0a-1", value)
+        await desk.channels.open("0b", Channel("bob", "alice", "how?"))
+        await desk.open()
+        assert await desk.handle_mail(_request()) == Ack()
+        await desk.clock.sleep(3601)
+        sweep = ChannelSweep(desk.channels, desk.outbox, Asking(TTL_S, desk.clock))
+        with pytest.raises(Unavailable, match="0a-1 cannot be read"):
+            await sweep.sweep(_turned)
+        assert [mail.payload["channel"] for mail in desk.mail.published] == ["0b"]
+
+    case()
+
+
+@pytest.mark.parametrize("state", ["idle", "answered"])
+def test_a_question_that_nobody_waits_for_runs_no_turn(state: str) -> None:
+    @in_virtual_time
+    async def case() -> None:
+        desk = Desk()
+        _, desk.channels = await _watched(desk.clock)
+        await desk.channels.open("0a-1", Channel("bob", "alice", "how?"))
+        if state == "answered":
+            await desk.channels.answer("0a-1", by="alice", text="so", work="other")
+        else:
+            await desk.clock.sleep(3601)
+            await desk.channels.sweep(_turned)
+        await desk.open()
+        assert await desk.handle_mail(_request()) == Ack()
+        assert desk.ran == [] and "turn_trigger_skipped" in desk.events()
+        completion = await desk.completion("r1")
+        assert completion is not None and completion.outcome == "no_action"
+
+    case()
+
+
+@in_virtual_time
+async def test_a_turn_that_broke_after_its_answer_runs_again_and_does_the_rest() -> None:
+    async def script(turn: Turn) -> TurnResult:
+        await _call(turn, "answer", text="so")
+        if len(desk.runner.turns) == 1:
+            raise TurnBroke("coughed")
+        return TurnResult("delivered")
+
+    desk = Desk(script)
+    _, desk.channels = await _watched(desk.clock)
+    await desk.channels.open("0a-1", Channel("bob", "alice", "how?"))
+    await desk.open()
+    assert isinstance(await desk.handle_mail(_request()), Nak)
+    assert await desk.handle_mail(_request()) == Ack()
+    assert len(desk.runner.turns) == 2 and len(desk.mail.published) == 1
+
+
+@in_virtual_time
+async def test_an_ask_costs_the_same_beside_ten_thousand_open_channels_and_a_sweep_of_them_says_that_it_turns() -> None:
+    async def script(turn: Turn) -> TurnResult:
+        await _call(turn, "ask", to="bob", question=turn.mail[0].id)
+        return TurnResult("delivered")
+
+    desk = Desk(script)
+    cells, desk.channels = await _watched(desk.clock)
+    await desk.open()
+
+    async def costs(trigger: str) -> Sequence[str]:
+        cells.asked.clear()
+        assert await desk.handle_mail(*mails(trigger)) == Ack()
+        return tuple(cells.asked)
+
+    alone = await costs("a")
+    for number in range(10_000):
+        await desk.channels.open(f"{number:x}", Channel("bob", "alice", "how?"))
+    assert await costs("b") == alone == ("create",)
+    await desk.clock.sleep(3601)
+
+    async def slowly(request: str) -> None:
+        await desk.clock.sleep(0.1)
+
+    cells.before = slowly
+    beats = [desk.clock.elapsed()]
+    swept = await desk.channels.sweep(lambda: beats.append(desk.clock.elapsed()))
+    assert len(swept.undelivered) == 10_002
+    assert max(later - earlier for earlier, later in pairwise(beats)) <= 0.11
+
+
+class _Company:
+    """A twin of the broker, channels, and a sweep by a node of any document."""
+
+    def __init__(self, *handles: str) -> None:
+        self.clock = VirtualClock()
+        self.handles = handles
+        self.mail = TwinMail(TwinBroker(self.clock, ack_window_s=TTL_S), fault=self._fault)
+        self.at_publish: Callable[[], Awaitable[None]] | None = None
+
+    async def open(self) -> "_Company":
+        await self.mail.start()
+        for handle in self.handles:
+            for subscription in topics.mailbox(handle):
+                await self.mail.ensure_subscription(subscription)
+        self.cells, self.channels = await _watched(self.clock)
+        return self
+
+    async def _fault(self, request: str) -> None:
+        if request == "publish" and self.at_publish is not None:
+            await self.at_publish()
+
+    def sweep(self, *handles: str) -> ChannelSweep:
+        company = Company("acme", tuple(Seat(handle) for handle in handles or self.handles))
+        return ChannelSweep(
+            self.channels, Outbox(self.mail, lambda: company, self.clock, "n1"), Asking(TTL_S, self.clock)
+        )
+
+    async def in_inbox(self, handle: str) -> int:
+        backlog = await self.mail.waiting(topics.inbox(handle))
+        return backlog.waiting if backlog is not None else -1
+
+
+@in_virtual_time
+async def test_a_sweep_that_dies_between_closing_and_telling_is_finished_by_the_next() -> None:
+    company = await _Company("bob", "alice").open()
+    for number in range(3):
+        await company.channels.open(f"0{number}", Channel("bob", "alice", "how?"))
+    await company.clock.sleep(3601)
+    reached = asyncio.Event()
+
+    async def stuck() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    company.at_publish = stuck
+    dying = asyncio.create_task(company.sweep().sweep(_turned))
+    await reached.wait()
+    dying.cancel()
+    await asyncio.wait([dying])
+    company.at_publish = None
+    assert await company.in_inbox("bob") == 0
+    await company.clock.sleep(900)
+    assert await company.sweep().sweep(_turned) == "3 answers delivered"
+    assert await company.in_inbox("bob") == 3
+    await company.clock.sleep(900)
+    assert await company.sweep().sweep(_turned) == ""
+
+
+@in_virtual_time
+async def test_two_sweeps_and_an_answer_at_once_tell_the_asker_once() -> None:
+    company = await _Company("bob", "alice").open()
+    for number in range(20):
+        await company.channels.open(f"{number:02x}", Channel("bob", "alice", "how?"))
+    await company.clock.sleep(3601)
+
+    async def slowly(request: str) -> None:
+        await company.clock.sleep(0.01)
+
+    company.cells.before = slowly
+
+    async def answer(number: int) -> bool:
+        try:
+            await company.channels.answer(f"{number:02x}", by="alice", text="so", work="w")
+        except ChannelClosed:
+            return False
+        return True
+
+    outcomes = await asyncio.gather(
+        company.sweep().sweep(_turned), company.sweep().sweep(_turned), *(answer(number) for number in range(20))
+    )
+    answered = sum(1 for outcome in outcomes[2:] if outcome)
+    assert 0 < answered < 20, "neither side won anything: the race is none"
+    assert await company.in_inbox("bob") == 20 - answered
+    await company.clock.sleep(900)
+    await asyncio.gather(company.sweep().sweep(_turned), company.sweep().sweep(_turned))
+    assert await company.in_inbox("bob") == 20
+
+
+@in_virtual_time
+async def test_an_answer_whose_asker_this_document_does_not_name_waits_for_a_node_whose_document_does() -> None:
+    company = await _Company("new", "alice").open()
+    await company.channels.open("0a", Channel("new", "alice", "how?"))
+    await company.channels.answer("0a", by="alice", text="so", work="w")
+    await company.clock.sleep(900)
+    assert await company.sweep("alice").sweep(_turned) == ""
+    await company.clock.sleep(900)
+    assert await company.sweep("new", "alice").sweep(_turned) == "1 answers delivered"
+    assert await company.in_inbox("new") == 1
+
+
+@in_virtual_time
+async def test_an_answer_that_nobody_may_have_is_forgotten_after_a_week() -> None:
+    company = await _Company("alice").open()
+    await company.channels.open("0a", Channel("gone", "alice", "how?"))
+    await company.channels.answer("0a", by="alice", text="so", work="w")
+    await company.clock.sleep(KEPT_S + 1)
+    assert await company.sweep().sweep(_turned) == "1 channels forgotten"
+
+
+@pytest.mark.parametrize("length", [64, 1_000_000])
+def test_a_handle_that_is_none_costs_no_search_and_is_not_told_in_full(length: int) -> None:
+    company = Company("acme", tuple(Seat(f"seat-{number}") for number in range(1_000)))
+    sentence = str(UnknownSeat("s" * length, company))
+    assert len(sentence) < 150 and "no handle is so long" in sentence
