@@ -227,6 +227,15 @@ async def test_a_turn_that_did_not_get_to_answer_leaves_the_waiting_message_to_i
 
 
 @in_virtual_time
+async def test_of_more_answered_messages_than_a_turn_may_have_the_rest_comes_back() -> None:
+    desk = await _answers(*(f"m{number // 2}" for number in range(10_000))).open()
+    await desk.handle_mail(_chat("later", "x"))
+    assert desk.events().count("answered_beyond_bound") == 1
+    await desk.handle_mail(_chat("first", "m999"), _chat("last", "m1000"))
+    assert desk.ran == [["later"], ["last"]]
+
+
+@in_virtual_time
 async def test_a_chat_message_and_a_trigger_of_one_name_are_two() -> None:
     desk = await _answers("x").open()
     await desk.handle_mail(*mails("a"))

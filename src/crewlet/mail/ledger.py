@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 
 import msgspec
 import structlog
@@ -23,6 +24,8 @@ LEDGER_BUCKET = BucketSpec("crewlet_ledger", max_age_s=7 * 24 * 3600.0)
 """Seven days: longer than 25 deliveries with their back-off, and than any catch-up of a schedule."""
 
 _PLAIN = re.compile(r"[-_0-9A-Za-z]+", re.ASCII)
+_LONGEST_NAME = 2_500
+"""A broker ends the connection over a subject of 4 KiB. An id of 200 characters, of whatever kind, is spelled out."""
 
 _log = structlog.get_logger()
 
@@ -168,8 +171,8 @@ class Ledger:
 
 
 def _key(handle: str, trigger_id: str) -> str:
-    """`{handle}.{id}`, with the characters that a key cannot hold spelled as `=hh` each."""
-    if _PLAIN.fullmatch(trigger_id):
+    """`{handle}.{id}`, with the characters that a key cannot hold spelled as `=hh` each; the id's digest if too long."""
+    if len(trigger_id) <= _LONGEST_NAME and _PLAIN.fullmatch(trigger_id):
         return f"{handle}.{trigger_id}"
     safe = "".join(
         char
@@ -177,6 +180,8 @@ def _key(handle: str, trigger_id: str) -> str:
         else "".join(f"={byte:02x}" for byte in char.encode())
         for char in trigger_id
     )
+    if len(safe) > _LONGEST_NAME:
+        safe = f"=digest-{sha256(trigger_id.encode()).hexdigest()}"
     return f"{handle}.{safe or '='}"
 
 

@@ -201,14 +201,15 @@ class SeatDispatch:
         owner would find no record, and do the turn's effect again.
         """
         run = self._newest
-        if run is None or run.task is None:
+        if run is None:
             return
         left_s = min(_LAST_RECORD_S, run.fence.good_until - self._clock.elapsed())
         if left_s > 0:
-            await either(self._told(), self._clock.sleep(left_s))
+            await either(self._told(run), self._clock.sleep(left_s))
 
-    async def _told(self) -> None:
-        await self._at_rest.wait()
+    async def _told(self, run: Run) -> None:
+        if run.task is not None:  # one that waits for a slot has nothing to tell
+            await self._at_rest.wait()
         await self._endings.recorded()
 
     def stop(self, reason: str) -> None:
@@ -360,7 +361,7 @@ class SeatDispatch:
             send=sender.send,
             progress=account.progress,
             reach=record.outside.append,
-            answered=record.answered.append,
+            answered=record.has_answered,
             tools=Toolbox(handle=self._handle, work=work.name, fence=fence, tools=tools, journal=account),
             begin_round=account.begin_round,
             usage=account.usage,

@@ -129,7 +129,7 @@ class Endings:
     async def _finished(self, run: Run, account: Account, result: TurnResult) -> Outcome | Settling:
         if run.is_closed and not account.record.reached_outside:
             return await self._fenced(run, account, "the fence closed as the turn ended")
-        answered = account.record.answered if result.outcome in ("delivered", "no_action") else ()
+        answered = tuple(account.record.answered) if result.outcome in ("delivered", "no_action") else ()
         writing = self._recorded(run, account, result, answered)
         recording = asyncio.create_task(writing, name=f"record {self._handle}")
         self._recording[recording] = None

@@ -4,6 +4,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+import structlog
+
+MAX_ANSWERED = 1_000
+
+_log = structlog.get_logger()
 
 Stage = Literal[
     "started", "progress", "waiting", "finished", "breached", "stopped", "broke", "fenced", "parked", "panicked"
@@ -58,12 +63,24 @@ class TurnRecord:
             a re-run sends the same mail, which its reader works once.
         outside: calls that cannot be taken back or told from a repeat, each entered before it left. One is enough to
             give the turn's mail up when the turn breaks.
-        answered: chat messages that its thread showed it as waiting, beside those that woke it.
+        answered: chat messages that its thread showed it as waiting, beside those that woke it, each once.
+        is_beyond: there were more of them than are recorded.
     """
 
     mails: list[str] = field(default_factory=list[str])
     outside: list[str] = field(default_factory=list[str])
-    answered: list[str] = field(default_factory=list[str])
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    is_beyond: bool = False
+
+    def has_answered(self, chat_message: str) -> None:
+        """Note a chat message as answered. What is beyond the bound comes back, and is looked at again."""
+        if chat_message in self.answered:
+            return
+        if len(self.answered) < MAX_ANSWERED:
+            self.answered[chat_message] = None
+        elif not self.is_beyond:
+            self.is_beyond = True
+            _log.warning("answered_beyond_bound", at_most=MAX_ANSWERED)
 
     @property
     def reached_outside(self) -> bool:
