@@ -171,7 +171,7 @@ class Ledger:
 
 
 def _key(handle: str, trigger_id: str) -> str:
-    """`{handle}.{id}`, with the characters that a key cannot hold spelled as `=hh` each; the id's digest if too long."""
+    """`{handle}.{id}`, with the characters that a key cannot hold spelled as `=hh` each; a digest if too long."""
     if len(trigger_id) <= _LONGEST_NAME and _PLAIN.fullmatch(trigger_id):
         return f"{handle}.{trigger_id}"
     safe = "".join(
