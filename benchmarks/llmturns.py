@@ -101,7 +101,7 @@ async def _dispatch(world: World, url: str) -> SeatDispatch:
         holds=lambda _: (),
         ledger=Ledger(await world.cells(LEDGER_BUCKET.name)),
         outbox=Outbox(_no_mail(), lambda: company, world.clock, "bench"),
-        runner=LlmTurns(clock=world.clock, entropy=world.entropy, variable=lambda _: None),
+        runner=LlmTurns(seat, clock=world.clock, entropy=world.entropy, variable=lambda _: None),
         slots=Slots(),
         clock=world.clock,
         entropy=world.entropy,

@@ -82,7 +82,7 @@ class LlmDesk:
             usage=self._use,
             waiting=self.waits.append,
         )
-        self.turns = LlmTurns(clock=self.clock, entropy=SystemEntropy(), variable=self.variables.get)
+        self.turns = LlmTurns(self.turn.seat, clock=self.clock, entropy=SystemEntropy(), variable=self.variables.get)
 
     async def run(self) -> TurnResult:
         return await self.turns.run(self.turn)

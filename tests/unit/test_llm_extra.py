@@ -8,7 +8,8 @@ from llm_desk import LlmDesk, at
 from crewlet.company.model import LlmModel, LlmRunner, Seat
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.turns.runners import llm
-from crewlet.turns.runners.llm import ModelBroke, refuse_without_extra
+from crewlet.turns.runners.llm import refuse_without_extra
+from crewlet.turns.turn import AgentNotReady
 
 SEATS = [Seat("a"), Seat("b", runner=LlmRunner(LlmModel("openai:x")))]
 
@@ -24,12 +25,12 @@ def test_a_company_with_llm_seats_is_taken_where_their_extra_is_installed() -> N
     refuse_without_extra(SEATS)
 
 
-async def test_a_seat_that_came_later_to_a_node_without_the_extra_breaks_its_turn_and_says_so(
+async def test_a_seat_that_came_later_to_a_node_without_the_extra_is_not_ready_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(name: str) -> object:
         raise ImportError("No module named 'pydantic_ai'")
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ModelBroke, match=r"^library_missing: the extra `llm` is not installed here"):
+    with pytest.raises(AgentNotReady, match=r"^library_missing: the extra `llm` is not installed here"):
         await LlmDesk(LlmRunner(at("http://127.0.0.1:9/v1"))).run()

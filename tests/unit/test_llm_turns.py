@@ -15,7 +15,7 @@ from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.testing.modelserver import Answer, Asked, Call, Cut, Garbage, Hang, Refuse, Say, model_server
 from crewlet.turns.runners.llm import ModelBroke
-from crewlet.turns.turn import OutgoingMail, RoundUsage, TurnBroke, TurnResult
+from crewlet.turns.turn import AgentNotReady, OutgoingMail, RoundUsage, TurnBroke, TurnResult
 
 LOOKS = Say(calls=[Call("look", {"page": 7})])
 SUBMITS = Say(calls=[Call("submit_work", SUBMITTED)])
@@ -83,10 +83,10 @@ async def test_a_key_of_the_node_is_not_sent_to_an_address_that_was_given_none(m
         (LlmModel("opnai:x"), "model_unknown: opnai:x: "),
     ],
 )
-async def test_a_model_that_cannot_be_asked_from_here_breaks_the_turn_and_says_why(
+async def test_a_model_that_cannot_be_asked_from_here_leaves_its_seat_not_ready_and_says_why(
     model: LlmModel, problem: str
 ) -> None:
-    with pytest.raises(ModelBroke, match=problem):
+    with pytest.raises(AgentNotReady, match=problem):
         await LlmDesk(LlmRunner(model)).run()
 
 

@@ -58,7 +58,7 @@ async def test_the_seats_work_against_the_test_model(handle: str) -> None:
     desk = desk_of(handle)
     models = [TestModel(custom_output_args=SUBMITTED)]
     desk.turns = LlmTurns(
-        clock=desk.clock, entropy=SystemEntropy(), variable=desk.variables.get, models=lambda _: models
+        desk.turn.seat, clock=desk.clock, entropy=SystemEntropy(), variable=desk.variables.get, models=lambda _: models
     )
     assert (await desk.run()).outcome == "delivered"
     assert [name for name, _ in desk.tools.called] == ["send_mail"]

@@ -1,18 +1,22 @@
-"""A `command` seat whose program is missing: its mail waits, at no cost of a delivery, until the program appears."""
+"""A seat whose program or key is missing: its mail waits, at no cost of a delivery, until what is missing appears."""
 
+import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from node_rig import Fleet
 
 from crewlet.adapters.system.clock import SystemClock
-from crewlet.company.model import CommandRunner, Seat
+from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.company.model import CommandRunner, LlmModel, LlmRunner, Seat
 from crewlet.mail import topics
 from crewlet.node.assembly import Node
 from crewlet.node.troubles import told
 from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec
 from crewlet.testing.virtual import in_virtual_time
-from crewlet.turns.runners import CommandTurns
+from crewlet.turns.runners import CommandTurns, LlmTurns
+from crewlet.turns.runners.llm import ModelBroke
 from crewlet.turns.turn import Runner, StandingRunner, Turn, TurnResult
 
 
@@ -88,7 +92,7 @@ async def test_mail_waits_for_a_missing_program_for_nothing_and_is_worked_once_i
     desk.disk.is_there = False
     node = await desk.open()
     await desk.send("a", "one")
-    await desk.clock.sleep(24 * 3600)
+    await desk.clock.sleep(2 * 3600)
     assert desk.disk.starts == 0 and await desk.unsettled() == 1
     assert _trouble(node) == "not ready, its mail waits: agent was not found"
     desk.disk.is_there = True
@@ -139,6 +143,91 @@ async def test_nothing_is_looked_for_after_the_tenure() -> None:
     looks = desk.disk.looks
     await desk.clock.sleep(1000)
     assert desk.disk.looks == looks > 1
+
+
+async def _at_once(function: Any, *args: Any) -> Any:
+    """There are no threads in virtual time."""
+    return function(*args)
+
+
+class _Engine:
+    """An engine whose turns are over at once."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    async def run(self, turn: Turn) -> TurnResult:
+        self.ran += [event.id for event in turn.mail]
+        return TurnResult("delivered")
+
+
+class _LlmTurns(LlmTurns):
+    desk: "_LlmDesk"
+
+    async def run(self, turn: Turn) -> TurnResult:
+        self.desk.handed += 1
+        return await super().run(turn)
+
+    def _open(self) -> Any:
+        self.desk.opened += 1
+        if self.desk.is_unknown:
+            raise ModelBroke("model_unknown", "opnai:x: nobody knows it")
+        return self.desk.engine
+
+
+class _LlmDesk(_Desk):
+    """`is_unknown`: that nobody knows the model is found out only by asking for it."""
+
+    is_unknown = False
+    opened = handed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.env: dict[str, str] = {}
+        self.engine = _Engine()
+
+    def runner(self, seat: Seat, node: str) -> Runner:
+        reader = Seat(seat.handle, runner=LlmRunner(LlmModel("openai:x"), (LlmModel("openai:y", api_key="KEY"),)))
+        turns = _LlmTurns(reader, clock=self.clock, entropy=SystemEntropy(), variable=self.env.get)
+        turns.desk = self
+        return turns
+
+
+@in_virtual_time
+async def test_mail_waits_for_a_missing_key_for_nothing_and_is_worked_once_it_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asyncio, "to_thread", _at_once)
+    desk = _LlmDesk(("a",))
+    node = await desk.open()
+    await desk.send("a", "one")
+    await desk.clock.sleep(2 * 3600)
+    assert desk.opened == 0 and await desk.unsettled() == 1
+    assert node.health().held_back == {"a": "agent_not_ready"}
+    assert (
+        _trouble(node) == "not ready, its mail waits: key_missing: openai:y: the variable KEY is not set on this node"
+    )
+    desk.env["KEY"] = "sk"
+    await desk.until(lambda: desk.engine.ran == ["one"], "it is worked")
+    await desk.until(lambda: _trouble(node) == "", "nothing is wrong any more")
+    await desk.close()
+
+
+@in_virtual_time
+async def test_a_model_that_nobody_knows_costs_one_hand_over_and_then_its_mail_waits_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asyncio, "to_thread", _at_once)
+    desk = _LlmDesk(("a",))
+    desk.env["KEY"], desk.is_unknown = "sk", True
+    node = await desk.open()
+    await desk.send("a", "one")
+    await desk.clock.sleep(2 * 3600)
+    assert desk.handed == 1 and desk.opened > 100 and await desk.unsettled() == 1
+    assert _trouble(node) == "not ready, its mail waits: model_unknown: opnai:x: nobody knows it"
+    desk.is_unknown = False
+    await desk.until(lambda: desk.engine.ran == ["one"], "it is worked")
+    await desk.close()
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,9 @@ class Life:
             model = model_of(script, seat.handle, clock)
             return [WatchedModel(model, lambda: planned.answering(seat.handle))]
 
-        inner = LlmTurns(clock=clock, entropy=self._entropy, variable=world.equipment.variables.get, models=models)
+        inner = LlmTurns(
+            seat, clock=clock, entropy=self._entropy, variable=world.equipment.variables.get, models=models
+        )
         planned = PlannedTurns(inner, world.plans, self, counts_rounds=False)
         return planned
 

@@ -47,6 +47,6 @@ def runner_for(
         case PythonRunner():
             return PythonTurns(seat, programs, clock=clock, base_env=base_env, variable=variable)
         case LlmRunner():
-            return LlmTurns(clock=clock, entropy=entropy, variable=variable)
+            return LlmTurns(seat, clock=clock, entropy=entropy, variable=variable)
         case _:
             assert_never(seat.runner)

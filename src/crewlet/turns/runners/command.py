@@ -90,8 +90,7 @@ class CommandTurns:
             raise Misuse(f"the program of {self._handle} was looked for before")
         self._startable = Startable(
             self._handle,
-            lambda: self._spec(fence.term),
-            programs=self._programs,
+            lambda: self._look(fence.term),
             clock=self._clock,
             fence=fence,
             on_change=on_change,
@@ -131,6 +130,9 @@ class CommandTurns:
         if self._startable is not None:
             self._startable.started()
         return program
+
+    async def _look(self, term: Term) -> None:
+        await self._programs.look(self._spec(term))
 
     def _spec(self, term: Term, of_turn: Mapping[str, str] | None = None) -> ProgramSpec:
         own = own_env(self._command.env, self._variable)

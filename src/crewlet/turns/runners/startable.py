@@ -1,18 +1,18 @@
-"""Whether the program of a `command` seat can be started here, kept an eye on while it cannot.
+"""Whether what a seat's turns begin with can be started here, kept an eye on while it cannot.
 
-It decides when mail waits for a program that is missing, and how soon it is looked for again. While the seat's inbox is
-held for it no delivery is spent, and a program that appears takes the mail up by itself.
+It decides when mail waits for a program, a library or a key that is missing, and how soon it is looked for again. While
+the seat's inbox is held for it no delivery is spent, and what appears takes the mail up by itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from crewlet.kit.supervise import Tasks
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Fenced
-from crewlet.ports.programs import ProgramNotStarted, Programs, ProgramSpec
-from crewlet.turns.turn import Fence
+from crewlet.ports.programs import ProgramNotStarted
+from crewlet.turns.turn import AgentNotReady, Fence
 
 _log = structlog.get_logger()
 
@@ -23,10 +23,12 @@ _LONGEST_PAUSE_AFTER_START_S = 3600.0
 
 
 class Startable:
-    """Looks for one seat's program at the beginning of a tenure, and again after each start that failed.
+    """Looks for one seat's agent at the beginning of a tenure, and again after each start that failed.
 
     Args:
-        spec: what is to be started, for a term.
+        look: returns when it is there, as far as can be seen without a turn; else raises `ProgramNotStarted` or
+            `AgentNotReady`, which say what is missing.
+        what: `program`, or what else it is, for the log.
         fence: of the tenure; nothing is looked for after it has closed.
         on_change: told when `is_ready` or `trouble` changes.
     """
@@ -34,20 +36,20 @@ class Startable:
     def __init__(
         self,
         handle: str,
-        spec: Callable[[], ProgramSpec],
+        look: Callable[[], Awaitable[object]],
         *,
-        programs: Programs,
         clock: Clock,
         fence: Fence,
         on_change: Callable[[], None],
+        what: str = "program",
     ) -> None:
         self._handle = handle
-        self._spec = spec
-        self._programs = programs
+        self._look = look
+        self._what = what
         self._clock = clock
         self._fence = fence
         self._on_change = on_change
-        self._tasks = Tasks(f"program of {handle}")
+        self._tasks = Tasks(f"{what} of {handle}")
         self._failed_starts = 0
         self._is_ended = False
         self.is_ready = False
@@ -83,16 +85,16 @@ class Startable:
         looks = 0
         while self._may_look():
             try:
-                await self._programs.look(self._spec())
-            except ProgramNotStarted as missing:
+                await self._look()
+            except (ProgramNotStarted, AgentNotReady) as missing:
                 looks += 1
                 if self.trouble != str(missing):
-                    _log.warning("program_not_startable", seat=self._handle, error=str(missing))
+                    _log.warning(f"{self._what}_not_startable", seat=self._handle, error=str(missing))
                     self._change(is_ready=False, trouble=str(missing))
                 await self._clock.sleep(_pause_s(looks, _LONGEST_PAUSE_S))
             else:
                 if self.trouble is not None:
-                    _log.info("program_startable", seat=self._handle)
+                    _log.info(f"{self._what}_startable", seat=self._handle)
                 self._change(is_ready=True, trouble=None)
                 return
 

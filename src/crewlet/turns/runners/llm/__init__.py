@@ -18,7 +18,9 @@ from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
 from crewlet.turns.runners.llm.breaks import ModelBroke
-from crewlet.turns.turn import Turn, TurnResult
+from crewlet.turns.runners.llm.keys import key_of
+from crewlet.turns.runners.startable import Startable
+from crewlet.turns.turn import AgentNotReady, Fence, Turn, TurnResult
 
 if TYPE_CHECKING:
     from crewlet.turns.runners.llm.engine import Engine
@@ -31,9 +33,11 @@ _ENGINE = "crewlet.turns.runners.llm.engine"
 
 
 class LlmTurns:
-    """Runs turns of `llm` seats.
+    """Runs turns of one `llm` seat, for one tenure. While a model of it cannot be asked from here at all, for want of
+    the library, of a key, or of a provider of that name, the seat is not ready.
 
     Args:
+        seat: whose.
         clock: counts the waits for a provider.
         entropy: spreads them.
         variable: the value of a variable of this node by its name; keys are read through it, and kept nowhere else.
@@ -44,17 +48,46 @@ class LlmTurns:
 
     def __init__(
         self,
+        seat: Seat,
         *,
         clock: Clock,
         entropy: Entropy,
         variable: Callable[[str], str | None],
         models: Callable[[LlmRunner], Any] | None = None,
     ) -> None:
+        if not isinstance(seat.runner, LlmRunner):
+            raise Misuse(f"{seat.handle} is not an llm seat")
+        self._handle = seat.handle
+        self._runner = seat.runner
         self._clock = clock
         self._entropy = entropy
         self._variable = variable
         self._models = models
         self._engine: Engine | None = None
+        self._has_failed = False
+        self._startable: Startable | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._startable is not None and self._startable.is_ready
+
+    @property
+    def trouble(self) -> str | None:
+        return self._startable.trouble if self._startable is not None else None
+
+    def start(self, fence: Fence, on_change: Callable[[], None]) -> None:
+        """Have the keys looked for; see the port."""
+        if self._startable is not None:
+            raise Misuse(f"the keys of {self._handle} were looked for before")
+        self._startable = Startable(
+            self._handle, self._look, clock=self._clock, fence=fence, on_change=on_change, what="agent"
+        )
+        self._startable.look()
+
+    async def end(self) -> None:
+        """Look for nothing any longer; see the port."""
+        if self._startable is not None:
+            await self._startable.end()
 
     async def run(self, turn: Turn) -> TurnResult:
         """Rounds of model and tools until an outcome; see the port.
@@ -62,27 +95,51 @@ class LlmTurns:
         Raises:
             ModelBroke: it ended without one; `kind` names how.
             GuardBreached: the turn goes nowhere.
+            AgentNotReady: no model can be asked from here.
 
         Fencing: checked at the top of every round, before every request of a model, and before every call of a tool.
         """
-        runner = turn.seat.runner
-        if not isinstance(runner, LlmRunner):
-            raise Misuse(f"{turn.seat.handle} is not an llm seat")
         turn.fence.check()
-        if self._engine is None:
-            # Importing the library and making its clients takes a second of work, which the loop cannot spare.
-            self._engine = await asyncio.to_thread(self._open, runner)
+        try:
+            engine = await self._opened()
+        except AgentNotReady as missing:
+            if self._startable is not None:
+                self._startable.failed(str(missing))
+            raise
         turn.fence.check()
-        return await self._engine.run(turn)
+        return await engine.run(turn)
 
-    def _open(self, runner: LlmRunner) -> "Engine":
+    async def _look(self) -> None:
+        """Look for what can be missed at no cost; for the rest only once a turn has missed it."""
+        if self._has_failed:
+            await self._opened()
+        elif self._models is None:
+            try:
+                for model in self._runner.models:
+                    key_of(model, self._variable)
+            except ModelBroke as missing:
+                raise AgentNotReady(str(missing)) from None
+
+    async def _opened(self) -> "Engine":
+        if self._engine is None:
+            try:
+                # Importing the library and making its clients takes a second of work, which the loop cannot spare.
+                self._engine = await asyncio.to_thread(self._open)
+            except ModelBroke as missing:
+                self._has_failed = True
+                raise AgentNotReady(str(missing)) from None
+        return self._engine
+
+    def _open(self) -> "Engine":
         try:
             module = importlib.import_module(_ENGINE)
-        except ImportError as error:
+        except (ImportError, OSError) as error:
             problem = f"the extra `llm` is not installed here ({error}); {_REMEDY}"
             raise ModelBroke("library_missing", problem) from None
-        models = self._models(runner) if self._models is not None else None
-        return module.Engine(runner, clock=self._clock, entropy=self._entropy, variable=self._variable, models=models)
+        models = self._models(self._runner) if self._models is not None else None
+        return module.Engine(
+            self._runner, clock=self._clock, entropy=self._entropy, variable=self._variable, models=models
+        )
 
 
 def refuse_without_extra(seats: Collection[Seat]) -> None:

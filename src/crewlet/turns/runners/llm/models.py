@@ -15,6 +15,7 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 from crewlet.company.model import LlmModel
 from crewlet.kit.lines import one_line
 from crewlet.turns.runners.llm.breaks import Breakage, ModelBroke
+from crewlet.turns.runners.llm.keys import key_of
 from crewlet.turns.runners.llm.wire import bound_answers
 
 _SHOWN_CHARS = 400
@@ -70,11 +71,7 @@ def candidate(model: LlmModel, variable: Callable[[str], str | None]) -> Candida
     Raises:
         ModelBroke: its key is not set here, or nobody knows such a provider.
     """
-    key: str | None = None
-    if model.api_key is not None:
-        key = variable(model.api_key)
-        if not key:
-            raise ModelBroke("key_missing", f"{model.name}: the variable {model.api_key} is not set on this node")
+    key = key_of(model, variable)
     try:
         made = _make(model, key)
     except (failures.UserError, ValueError, TypeError, ImportError) as error:
