@@ -111,6 +111,7 @@ class Desk:
     ) -> None:
         self.clock = VirtualClock()
         self.handle = handle
+        self.seat = Seat(handle)
         self.owned: int | None = 7
         self.fence: SeatFence | None = self.new_fence(7)
         self.deferrals: list[str] = []
@@ -138,7 +139,7 @@ class Desk:
         self.cells = cells or await LocalCells(self.clock).open(LEDGER_BUCKET)
         self.ledger = Ledger(self.cells)
         self.dispatch = SeatDispatch(
-            Seat(self.handle),
+            self.seat,
             may_start=lambda _: self.owned,
             note_deferral=self.deferrals.append,
             fence=lambda _: self.fence,

@@ -9,7 +9,7 @@ import pytest
 from dispatch_desk import Desk, delivery, event, mails
 
 from crewlet.adapters.local.cells import LocalCells
-from crewlet.company.model import Company, Seat
+from crewlet.company.model import Company, Reply, ScriptRunner, Seat
 from crewlet.duties.answering import ChannelSweep
 from crewlet.duties.asking import Asking
 from crewlet.mail import topics
@@ -23,6 +23,7 @@ from crewlet.ports.tools import ToolAnswer
 from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.twins.mailbroker import TwinBroker
 from crewlet.testing.virtual import VirtualClock, in_virtual_time
+from crewlet.turns.runners.script import ScriptTurns
 from crewlet.turns.turn import Turn, TurnBroke, TurnResult
 
 TTL_S = 30.0
@@ -148,6 +149,25 @@ def test_work_that_nobody_would_take_further_asks_nobody(depth: int, may_ask: bo
         assert await desk.handle_mail(delivery(event("a", delegation_depth=depth))) == Ack()
         assert told[0].is_error is not may_ask, told
         assert len(await cells.list()) == len(desk.mail.published) == int(may_ask)
+
+    case()
+
+
+@pytest.mark.parametrize("replies", [("so",), ("so", "so")])
+def test_the_first_reply_of_a_script_answers_the_question_in_its_mail(replies: tuple[str, ...]) -> None:
+    @in_virtual_time
+    async def case() -> None:
+        desk = Desk()
+        _, desk.channels = await _watched(desk.clock)
+        await desk.channels.open("0a-1", Channel("bob", "alice", "how?"))
+        script = ScriptRunner(tuple(Reply(text) for text in replies))
+        desk.runner = cast("Any", ScriptTurns(clock=desk.clock))
+        desk.seat = Seat("alice", runner=script)
+        await desk.open()
+        assert await desk.handle_mail(_request()) == Ack()
+        assert [mail.type for mail in desk.mail.published] == ["a2a_message", "external_notification"][: len(replies)]
+        completion = await desk.completion("r1")
+        assert completion is not None and completion.outcome == "delivered"
 
     case()
 

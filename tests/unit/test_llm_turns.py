@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from llm_desk import SUBMITTED, GuardBreached, LlmDesk, at
+from llm_desk import LOOK, SUBMITTED, GuardBreached, LlmDesk, at
 from msgspec.structs import force_setattr
 
 from crewlet.company.model import LlmModel, LlmRunner
 from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.testing.modelserver import Answer, Asked, Call, Cut, Garbage, Hang, Refuse, Say, model_server
+from crewlet.turns.owntools import ANSWER
 from crewlet.turns.runners.llm import ModelBroke
 from crewlet.turns.turn import AgentNotReady, OutgoingMail, RoundUsage, TurnBroke, TurnResult
 
@@ -229,6 +230,34 @@ async def test_a_model_that_just_answers_has_answered_those_who_wrote(
         desk = LlmDesk(LlmRunner(at(server.url)), sources=sources, depth=depth)
         assert await desk.run() == TurnResult("delivered", "It says seven.")
     assert desk.sent == sent
+
+
+@pytest.mark.parametrize(
+    ("type", "payload"), [("a2a_request", {"channel": "0a"}), ("a2a_message", {"channel": "0b", "upon": ["0a"]})]
+)
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_a_model_that_just_answers_has_answered_the_question_and_writes_to_nobody(
+    type: str, payload: dict[str, Any], depth: int
+) -> None:
+    async with model_server([Say("It says seven.")]) as server:
+        desk = LlmDesk(LlmRunner(at(server.url)), sources=("seat:bob",), depth=depth)
+        desk.tools.infos = [LOOK, ANSWER]
+        (mail,) = desk.turn.mail
+        desk.turn = msgspec.structs.replace(desk.turn, mail=[msgspec.structs.replace(mail, type=type, payload=payload)])
+        assert await desk.run() == TurnResult("delivered", "It says seven.")
+    assert desk.sent == []
+    assert desk.tools.called == [("answer", {"text": "It says seven.", "channel": "0a"})]
+
+
+async def test_a_model_whose_answer_is_refused_has_failed() -> None:
+    async with model_server([Say("It says seven.")]) as server:
+        desk = LlmDesk(LlmRunner(at(server.url)), sources=("seat:bob",))
+        desk.tools.infos = [ANSWER]
+        desk.tools.act = lambda _: ToolAnswer("the question is closed", is_error=True)
+        (mail,) = desk.turn.mail
+        asked = msgspec.structs.replace(mail, type="a2a_request", payload={"channel": "0a"})
+        desk.turn = msgspec.structs.replace(desk.turn, mail=[asked])
+        assert await desk.run() == TurnResult("failed", "the question is closed")
 
 
 async def test_a_fence_that_is_closed_before_the_first_round_lets_no_request_leave() -> None:

@@ -447,8 +447,8 @@ class SeatDispatch:
             return ()
         closed = await closed_questions(self._channels, self._handle, mail)
         for trigger, reason in closed.items():
-            self._skipped(trigger, reason, "")
             run.fence.check()
+            self._skipped(trigger, reason, "")
             await self._ledger.record(self._handle, (trigger,), outcome="no_action", detail=reason, term=run.fence.term)
         return closed.keys()
 

@@ -4,8 +4,8 @@ They keep what mail promises: an id is derived from the work, so that a re-run o
 as an effect all the same: a re-run that words its question differently asks another one.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Protocol, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -16,6 +16,7 @@ from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import MailRefused
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.turns.guards import MAX_DELEGATION_DEPTH
+from crewlet.turns.questions import questions_of
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.toolbox import Call, Tool
 from crewlet.turns.turn import OutgoingMail
@@ -136,6 +137,7 @@ class OwnTools:
         self._sender = sender
         self._notes = notes
         self._channels = channels
+        self._questions = questions_of(mail)
         self._answered: set[str] = set()
 
     def tools(self) -> Sequence[Tool]:
@@ -143,7 +145,7 @@ class OwnTools:
         own = [Tool(SEND_MAIL, _taking(_SendMail, self._send_mail)), Tool(NOTE, _taking(_Note, self._note))]
         if self._channels is not None:
             own.append(Tool(ASK, self._ask))
-            if self._questions():
+            if self._questions:
                 own.append(Tool(ANSWER, _taking(_Answer, self._answer)))
         return own
 
@@ -171,7 +173,7 @@ class OwnTools:
         problem = self._cannot_ask(wish)
         if problem is not None:
             return ToolAnswer(problem, is_error=True)
-        upon = tuple(each for each in self._questions() if each not in self._answered)
+        upon = tuple(each for each in self._questions if each not in self._answered)
         channel = Channel(self._handle, wish.to, wish.question, self._sender.depth, self._sender.trace_id, upon=upon)
         try:
             opened = await self._sender.insist(lambda: channels.open(call.key, channel), "the opening of a channel")
@@ -200,7 +202,7 @@ class OwnTools:
         return None
 
     async def _answer(self, wish: _Answer) -> ToolAnswer:
-        channels, questions = self._channels, self._questions()
+        channels, questions = self._channels, self._questions
         assert channels is not None
         if len(wish.text) > MAX_ANSWER_CHARS:
             return ToolAnswer(f"an answer has at most {MAX_ANSWER_CHARS} characters", is_error=True)
@@ -224,18 +226,6 @@ class OwnTools:
         if closed.digest != digest_of(wish.text):
             return ToolAnswer("an earlier run of this work has answered already; that answer counts", is_error=True)
         return ToolAnswer(f"answered {closed.asker}")
-
-    def _questions(self) -> Sequence[str]:
-        """The channels that this turn may answer, each once: in which its mail asks, and upon which it had asked what
-        its mail answers."""
-        return list(dict.fromkeys(each for each in self._asked() if isinstance(each, str)))
-
-    def _asked(self) -> Iterator[object]:
-        for event in self._mail:
-            if event.type == "a2a_request":
-                yield event.payload.get("channel")
-            elif event.type == "a2a_message" and isinstance(upon := event.payload.get("upon"), list):
-                yield from cast("list[object]", upon)
 
 
 def _taking(kind: type[Any], act: Callable[[Any], Awaitable[ToolAnswer]]) -> Callable[[Call], Awaitable[ToolAnswer]]:

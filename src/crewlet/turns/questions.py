@@ -1,13 +1,31 @@
-"""Which questions in a seat's mail nobody waits for any more."""
+"""The questions in a seat's mail: which its turn may answer, and which nobody waits for any more."""
+
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import structlog
 
 from crewlet.mail.channels import Channel, ChannelClosed, Channels
+from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import work_key
 from crewlet.ports.errors import Unavailable
 from crewlet.turns.intake import Intake
 
 _log = structlog.get_logger()
+
+
+def questions_of(mail: Sequence[Envelope]) -> Sequence[str]:
+    """The channels that a turn on this mail may answer, each once: in which the mail asks, and upon which its seat had
+    asked what the mail answers."""
+    return list(dict.fromkeys(each for each in _asked(mail) if isinstance(each, str)))
+
+
+def _asked(mail: Sequence[Envelope]) -> Iterator[object]:
+    for event in mail:
+        if event.type == "a2a_request":
+            yield event.payload.get("channel")
+        elif event.type == "a2a_message" and isinstance(upon := event.payload.get("upon"), list):
+            yield from cast("list[object]", upon)
 
 
 async def closed_questions(channels: Channels, handle: str, mail: Intake) -> dict[str, str]:

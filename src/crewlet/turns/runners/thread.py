@@ -1,5 +1,7 @@
-"""What a turn's mail says about where answers go: pure."""
+"""Where a turn's answer goes, for a runner that only has a text."""
 
+from crewlet.mail.channels import MAX_ANSWER_CHARS, ChannelClosed
+from crewlet.turns.questions import questions_of
 from crewlet.turns.turn import Turn
 
 
@@ -13,3 +15,20 @@ def writers_of(turn: Turn) -> tuple[str, ...]:
 def conversation_of(turn: Turn) -> str:
     """The conversation that the turn's mail belongs to. A partition has one at most."""
     return turn.mail[0].conversation
+
+
+async def answer_questions(turn: Turn, text: str) -> int:
+    """Answer what the turn was asked, and say how many questions that were.
+
+    Raises:
+        ChannelClosed: it was asked, and none of it could be answered.
+        Fenced: the fence is closed.
+    """
+    tools, questions = turn.tools, questions_of(turn.mail)
+    if tools is None or not questions or all(tool.name != "answer" for tool in tools.infos):
+        return 0
+    arguments = [{"text": text[:MAX_ANSWER_CHARS], "channel": channel} for channel in questions]
+    answers = [await tools.call("answer", each) for each in arguments]
+    if all(answer.is_error for answer in answers):
+        raise ChannelClosed(answers[0].text)
+    return sum(not answer.is_error for answer in answers)

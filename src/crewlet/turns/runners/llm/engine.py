@@ -9,6 +9,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
 from crewlet.company.model import LlmRunner
+from crewlet.mail.channels import ChannelClosed
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
@@ -19,7 +20,7 @@ from crewlet.turns.runners.llm.breaks import ModelBroke
 from crewlet.turns.runners.llm.models import Candidate, candidate
 from crewlet.turns.runners.llm.rounds import RoundsModel
 from crewlet.turns.runners.llm.tools import Submission, TurnTools, one_line
-from crewlet.turns.runners.thread import conversation_of, writers_of
+from crewlet.turns.runners.thread import answer_questions, conversation_of, writers_of
 from crewlet.turns.turn import OutgoingMail, Turn, TurnResult
 
 _ENDLESS = 1_000_000
@@ -96,18 +97,24 @@ async def _submitted(submission: Submission) -> Submission:
 async def _answered(turn: Turn, text: str, tools: TurnTools) -> TurnResult:
     """The model just answered. Its words are its work, unless it has done some with its tools.
 
-    They go to the seats that wrote, as far as work may still be passed on: two models that thank each other come to an
-    end. People and programs have no inbox: they read the outcome.
+    They answer the questions in its mail. Where there is none they go to the seats that wrote, as far as work may still
+    be passed on: two models that thank each other come to an end. People and programs have no inbox: they read the
+    outcome.
     """
-    depth = max(event.delegation_depth for event in turn.mail)
-    if not tools.done and depth < MAX_DELEGATION_DEPTH:
+    if not tools.done:
+        try:
+            if not await answer_questions(turn, text):
+                await _reply(turn, text)
+        except (UnknownSeat, MailRefused, ChannelClosed) as refused:
+            return TurnResult("failed", str(refused))
+    return TurnResult("delivered", one_line(text))
+
+
+async def _reply(turn: Turn, text: str) -> None:
+    if max(event.delegation_depth for event in turn.mail) < MAX_DELEGATION_DEPTH:
         for writer in writers_of(turn):
             turn.fence.check()
-            try:
-                await turn.send(OutgoingMail(writer, text, conversation=conversation_of(turn)))
-            except (UnknownSeat, MailRefused) as refused:
-                return TurnResult("failed", str(refused))
-    return TurnResult("delivered", one_line(text))
+            await turn.send(OutgoingMail(writer, text, conversation=conversation_of(turn)))
 
 
 def _broke(error: failures.AgentRunError) -> ModelBroke:
