@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from llm_desk import LOOK, SUBMITTED, GuardBreached, LlmDesk, at
+from llm_desk import LOOK, SUBMITTED, GuardBreached, LlmDesk, Tools, at
 from msgspec.structs import force_setattr
 
 from crewlet.company.model import LlmModel, LlmRunner
@@ -252,11 +252,11 @@ async def test_a_model_that_just_answers_has_answered_the_question_and_writes_to
 async def test_a_model_whose_answer_is_refused_has_failed() -> None:
     async with model_server([Say("It says seven.")]) as server:
         desk = LlmDesk(LlmRunner(at(server.url)), sources=("seat:bob",))
+        desk.tools = Tools(desk.fence, lambda arguments: ToolAnswer("the question is closed", is_error=True))
         desk.tools.infos = [ANSWER]
-        desk.tools.act = lambda _: ToolAnswer("the question is closed", is_error=True)
         (mail,) = desk.turn.mail
         asked = msgspec.structs.replace(mail, type="a2a_request", payload={"channel": "0a"})
-        desk.turn = msgspec.structs.replace(desk.turn, mail=[asked])
+        desk.turn = msgspec.structs.replace(desk.turn, mail=[asked], tools=desk.tools)
         assert await desk.run() == TurnResult("failed", "the question is closed")
 
 

@@ -15,10 +15,10 @@ from crewlet.turns.turn import OutgoingMail, Turn, TurnBroke, TurnResult
 class ScriptTurns:
     """Runs the steps of a `script` seat in order, the fence checked before each.
 
-    The first reply answers the questions in the mail. Where there is none, it goes to every seat that wrote, once each, as
-    do further replies; mail from people and programs has no inbox to reply to. The outcome is `delivered` when something
-    was sent, else `no_action`. A recipient that does not exist, or refuses the mail, makes it `failed`: running the script
-    again would meet the same.
+    The first reply answers the questions in the mail. Where there is none, it goes to every seat that wrote, once each,
+    as do further replies; mail from people and programs has no inbox to reply to. The outcome is `delivered` when
+    something was sent, else `no_action`. A recipient that does not exist, or refuses the mail, makes it `failed`:
+    running the script again would meet the same.
     """
 
     kind = "script"
