@@ -201,7 +201,7 @@ class SeatDispatch:
         owner would find no record, and do the turn's effect again.
         """
         run = self._newest
-        if run is None:
+        if run is None or not self.is_busy:
             return
         left_s = min(_LAST_RECORD_S, run.fence.good_until - self._clock.elapsed())
         if left_s > 0:
