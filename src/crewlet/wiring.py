@@ -36,6 +36,7 @@ from crewlet.adapters.system.loopwatch import loop_watched
 from crewlet.company.model import Company
 from crewlet.kit.listening import ListenFailed, refuse_unusable
 from crewlet.kit.refusal import ConfigRefused
+from crewlet.kit.unusable import Unusable
 from crewlet.node.assembly import Node
 from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.node.settings import Settings, left_behind
@@ -342,17 +343,14 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Eve
 @contextlib.contextmanager
 def _data_dir_locked(data_dir: Path) -> Generator[None]:
     """One node a data directory: its epochs and its address file have one writer."""
-    run_dir = data_dir / "run"
     try:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = runlock.take(run_dir / runlock.NODE_LOCK)
+        lock = runlock.take_in(data_dir, runlock.NODE_LOCK)
     except runlock.Taken as taken:
         by = f" (process {taken.pid})" if taken.pid is not None else ""
         raise Unavailable(f"another node{by} runs on the data directory {data_dir}; stop it first") from taken
-    except OSError as error:
-        raise ConfigRefused(
-            f"the data directory cannot be used: {error.strerror}", where=f"node.data_dir {data_dir}"
-        ) from error
+    except Unusable as unusable:
+        sentence = f"node.data_dir {data_dir} cannot be used: {unusable}"
+        raise (Unavailable if unusable.may_pass else ConfigRefused)(sentence) from unusable
     try:
         yield
     finally:

@@ -10,7 +10,8 @@ from crewlet.cli.numbers import whole
 
 def demo(
     docs: Annotated[
-        Path | None, typer.Option("--docs", metavar="DIR", help="Check the Markdown documents of this folder.")
+        Path | None,
+        typer.Option("--docs", metavar="DIR", readable=False, help="Check the Markdown documents of this folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object, last.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the fleet's folders and evidence.")] = False,

@@ -12,7 +12,9 @@ FILES = ("crewlet.yaml", "company.yaml", "count_words.py")
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write.", show_default=False)] = Path("."),
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", readable=False, help="Where to write.", show_default=False)
+    ] = Path("."),
 ) -> None:
     """Write crewlet.yaml, company.yaml and a small agent program, with comments. Nothing is overwritten."""
     folder.mkdir(parents=True, exist_ok=True)

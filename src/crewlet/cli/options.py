@@ -23,8 +23,9 @@ class Output(StrEnum):
     json = "json"
 
 
+# Whoever reads a file says what is wrong with it, in place of the command line's library: hence no `readable`.
 ConfigOption = Annotated[
-    Path, typer.Option("--config", "-c", metavar="FILE", help="The node's settings.", show_default=True)
+    Path, typer.Option("--config", "-c", metavar="FILE", help="The node's settings.", show_default=True, readable=False)
 ]
 
 

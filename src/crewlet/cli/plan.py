@@ -30,7 +30,9 @@ def plan(
             help='The fleet, with labels in braces and roles in brackets: "a{zone=eu},b[ingress],c".',
         ),
     ],
-    document: Annotated[Path, typer.Argument(metavar="COMPANY", help="The company document.")] = Path("company.yaml"),
+    document: Annotated[Path, typer.Argument(metavar="COMPANY", readable=False, help="The company document.")] = Path(
+        "company.yaml"
+    ),
     lose: Annotated[
         list[str] | None,
         typer.Option("--lose", metavar="NODE", help="Show what the loss of this node moves; several go at once."),

@@ -93,7 +93,10 @@ def send(
         str | None, typer.Argument(metavar="TEXT", help="The text; `-` reads standard input.", show_default=False)
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Send this file's text; `-` is standard input.")
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", readable=False, help="Send this file's text; `-` is standard input."
+        ),
     ] = None,
     message_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="The mail's id: a repeat under it is worked once.")

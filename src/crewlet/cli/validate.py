@@ -39,8 +39,10 @@ def validate(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Outpu
 
 def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
     """What is allowed and yet hardly meant, as seen from this machine."""
-    if problem := _unusable(settings.node.data_dir):
+    if problem := _unusable(settings.node.data_dir) or _unusable(settings.node.data_dir / "run"):
         yield f"node.data_dir {settings.node.data_dir} cannot be used on this machine: {problem}."
+    elif settings.stream.store_dir is not None and (problem := _unusable(settings.stream.store_dir)):
+        yield f"stream.store_dir {settings.stream.store_dir} cannot be used on this machine: {problem}."
     yield from left_behind(settings)
     llm_seats = [seat.handle for seat in company.seats if isinstance(seat.runner, LlmRunner)]
     if llm_seats and find_spec("pydantic_ai") is None:
@@ -65,7 +67,10 @@ def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
 
 def _unusable(folder: Path) -> str:
     """What keeps a node from having this folder, as far as that can be seen without making it; "" for nothing."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    except PermissionError as error:
+        return f"this user may not look into {Path(str(error.filename)).parent}"
     if not there.is_dir():
         return f"{there} is not a folder"
     return "" if os.access(there, os.W_OK | os.X_OK) else f"this user may not write to {there}"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from crewlet.kit.unusable import Unusable
 from crewlet.supervisor import natswire
 from crewlet.supervisor.brokerplan import (
     BrokerError,
@@ -294,7 +295,9 @@ class Broker:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise BrokerFailed(f"The broker's store directory {self.home} cannot be used: {error.strerror}.") from error
+            unusable = Unusable(error)
+            sentence = f"The broker's store directory {self.home} cannot be used: {unusable}."
+            raise (BrokerFailed if unusable.may_pass else BrokerRefused)(sentence) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

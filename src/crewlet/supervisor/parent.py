@@ -17,6 +17,7 @@ from contextlib import suppress
 from subprocess import SubprocessError
 
 from crewlet.kit.listening import ListenFailed, refuse_unusable
+from crewlet.kit.unusable import Unusable
 from crewlet.supervisor import runlock
 from crewlet.supervisor.aftermath import GivingBack
 from crewlet.supervisor.backoff import Backoff
@@ -86,7 +87,7 @@ def run(plan: UpPlan) -> int:
         lock = _lock(plan)
     except _Failed as failure:
         say(str(failure))
-        return FAILED
+        return failure.code
     try:
         with SignalWaiter() as signals:
             if plan.api is not None:
@@ -108,6 +109,10 @@ def say(line: str) -> None:
 
 class _Failed(Exception):
     """What ends the command; the text is one sentence."""
+
+    def __init__(self, sentence: str, code: int = FAILED) -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class _Parent:
@@ -145,7 +150,7 @@ class _Parent:
                     self._signals.sleep(self._sleep_s())
         except _Failed as failure:
             say(str(failure))
-            return FAILED if self._exit_code is None else self._exit_code
+            return failure.code if self._exit_code is None else self._exit_code
         finally:
             self._end_everything()
         return self._exit_code
@@ -182,8 +187,7 @@ class _Parent:
                     raise _Failed(f"the broker did not listen within {_BROKER_START_S:g} s; see {broker.log_path}.")
                 self._signals.sleep(0.01)
         except BrokerRefused as refusal:
-            self._exit_code = REFUSED
-            raise _Failed(str(refusal)) from refusal
+            raise _Failed(str(refusal), REFUSED) from refusal
         except BrokerError as error:
             raise _Failed(str(error)) from error
         self._broker_since = boottime()
@@ -347,10 +351,10 @@ def _how(code: int) -> str:
 
 def _lock(plan: UpPlan) -> int:
     try:
-        plan.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return runlock.take(plan.run_dir / runlock.UP_LOCK)
+        return runlock.take_in(plan.data_dir, runlock.UP_LOCK)
     except runlock.Taken as taken:
         by = f" (process {taken.pid})" if taken.pid is not None else ""
         raise _Failed(f"another `crewlet up`{by} already runs on the data directory {plan.data_dir}.") from taken
-    except OSError as error:
-        raise _Failed(f"the data directory {plan.data_dir} cannot be used: {error.strerror}.") from error
+    except Unusable as unusable:
+        code = FAILED if unusable.may_pass else REFUSED
+        raise _Failed(f"node.data_dir {plan.data_dir} cannot be used: {unusable}.", code) from unusable

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from crewlet.kit.unusable import Unusable
+
 UP_LOCK, NODE_LOCK = "up.lock", "node.lock"
 
 LOOKED_AT_S = 0.5
@@ -31,6 +33,21 @@ class Holder:
 
     pid: int | None
     is_held: bool
+
+
+def take_in(data_dir: Path, name: str) -> int:
+    """Take a lock of a data directory, which is made where it is missing.
+
+    Raises:
+        Taken: by another process.
+        Unusable: the folder cannot be used.
+    """
+    run_dir = data_dir / "run"
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return take(run_dir / name)
+    except OSError as error:
+        raise Unusable(error) from error
 
 
 def take(path: Path) -> int:
