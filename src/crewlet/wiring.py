@@ -39,7 +39,8 @@ from crewlet.kit.refusal import ConfigRefused
 from crewlet.kit.unusable import Unusable
 from crewlet.node.assembly import Node
 from crewlet.node.bundle import NodeConfig, Ports
-from crewlet.node.settings import Settings, left_behind
+from crewlet.node.formerstreams import left_behind, note_stream
+from crewlet.node.settings import Settings
 from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
@@ -209,15 +210,12 @@ async def _ports(
             await mail.stop()
 
     shared = NatsCells(connection, entropy=entropy)
-    epochs_file = settings.node.data_dir / "epochs"
-    own = LocalCells(clock, epochs_file=epochs_file) if is_local or epochs_file.exists() else None
-    local = own if is_local else None
-    for left in left_behind(settings):
-        _log.warning("broker_store_unused", reason=left)
+    own = LocalCells(clock, epochs_file=settings.node.data_dir / "epochs")
+    _tell_of_streams(settings)
     signals = LocalSignals() if is_local else NatsSignals(connection)
     try:
         yield Ports(
-            lease_cells=local or shared,
+            lease_cells=own if is_local else shared,
             cells=shared,
             open_mail=open_mail,
             close_mail=close_mail,
@@ -231,11 +229,21 @@ async def _ports(
             leases_can_lapse=not is_local,
             history=history,
             give_back_left=give_back_left if is_local else None,
-            former_cells=None if is_local else own,
+            find_former=shared.find if is_local else own.open,
         )
     finally:
         await signals.stop()
         await connection.close()
+
+
+def _tell_of_streams(settings: Settings) -> None:
+    """Warn of mail on another broker, and note this one."""
+    for left in left_behind(settings):
+        _log.warning("broker_left_behind", reason=left)
+    try:
+        note_stream(settings)
+    except OSError as error:
+        _log.warning("broker_not_noted", error=str(error))
 
 
 def _address(settings: Settings, owner: str) -> BrokerAddress:

@@ -11,10 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from crewlet.adapters.nats import connection as connection_module
+from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.translate import NobodyThere, NotTaken
 from crewlet.adapters.system.clock import SystemClock
+from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.kit.refusal import ConfigRefused
+from crewlet.ports.cells import BucketSpec
 from crewlet.ports.errors import Misuse, NotLive, Unavailable
 from crewlet.supervisor.broker import BrokerPlan
 from crewlet.testing.brokers import Server, one_server
@@ -254,3 +257,15 @@ async def test_the_broker_shows_the_connection_under_the_incarnation_of_its_owne
     async with opened(server.url):
         raw = await asyncio.to_thread(lambda: urlopen(f"{server.broker.monitor_url}/connz").read())
         assert "node-a:1f" in [shown.get("name") for shown in json.loads(raw)["connections"]]
+
+
+@pytest.mark.real
+async def test_a_bucket_is_found_where_there_is_one_and_not_made_by_looking(server: Server) -> None:
+    spec = BucketSpec("found_or_not")
+    async with opened(server.url) as connection:
+        cells = NatsCells(connection, entropy=SystemEntropy())
+        assert await cells.find(spec) is None
+        assert await cells.find(spec) is None
+        await (await cells.open(spec)).create("key", b"value")
+        found = await cells.find(spec)
+        assert found is not None and [entry.key for entry in await found.list()] == ["key"]

@@ -1,6 +1,6 @@
 """Whole nodes over twins in virtual time: one store, one broker, as many nodes as a test wants."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -85,6 +85,7 @@ class Fleet:
         tool_servers: makes the tool servers of its seats.
         tools: which tool servers each seat has, by handle.
         variables: the environment of every node.
+        find_former: where epochs were counted before.
     """
 
     seats: Sequence[str]
@@ -104,6 +105,7 @@ class Fleet:
         default_factory=dict[str, tuple[ToolProgram | ToolSite, ...]]
     )
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    find_former: Callable[[BucketSpec], Awaitable[Cells | None]] | None = None
 
     def __post_init__(self) -> None:
         self.store = LocalCells(self.clock)
@@ -148,6 +150,7 @@ class Fleet:
             deadline=NoDeadline(),
             leases_can_lapse=True,
             tool_servers=self.tool_servers,
+            find_former=self.find_former,
         )
         node = Node(config, self.company, ports, runner=lambda seat: self.runner(seat, name))
         self.nodes[name] = node

@@ -13,7 +13,8 @@ from crewlet.cli.printing import print_facts, print_json
 from crewlet.company.model import CommandRunner, Company, LlmRunner, PythonRunner, ScriptRunner
 from crewlet.kit.executables import missing
 from crewlet.kit.references import NotAReference, UnsetVariable, substitute
-from crewlet.node.settings import Settings, left_behind
+from crewlet.node.formerstreams import left_behind
+from crewlet.node.settings import Settings
 
 
 def validate(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.table) -> None:

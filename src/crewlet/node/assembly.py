@@ -39,10 +39,12 @@ from crewlet.node.seatwork import SeatWorkDesk
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.node.toolservers import SeatTools
 from crewlet.node.troubles import Troubles, TroublesSnapshot, told
+from crewlet.ports.cells import Cells
 from crewlet.ports.errors import CrewletError, Unavailable
 from crewlet.ports.signals import Forget
 from crewlet.ports.term import Term
-from crewlet.seats.formerepochs import take_over
+from crewlet.seats.formerepochs import note_epoch, take_over
+from crewlet.seats.formerleases import wait_until_free
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.turns.budget import Caps
@@ -81,6 +83,7 @@ class Node:
         self._is_started = False
         self._is_draining = False
         self._is_closing = False
+        self._own_epochs: Cells | None = None
         self._finishing_mailboxes: asyncio.Task[None] | None = None
         self._tasks = Tasks("node")
         self._freed_news = FreedNews(ports.signals)
@@ -98,8 +101,7 @@ class Node:
         ports, config = self._ports, self._config
         leases = await ports.lease_cells.open(leases_bucket(config.lease_ttl_s))
         epochs = await ports.lease_cells.open(EPOCHS_BUCKET)
-        if ports.former_cells is not None:
-            await take_over(await ports.former_cells.open(EPOCHS_BUCKET), epochs)
+        await self._take_over_epochs(epochs)
         self.leases = LeaseStore(
             leases, epochs, clock=ports.clock, entropy=ports.entropy, protocol=config.lease_protocol
         )
@@ -160,6 +162,7 @@ class Node:
             ),
             journal=self._journal,
             clock=ports.clock,
+            note_epoch=self._note_epoch,
         )
         self.host = SeatHost(
             HostConfig(
@@ -193,6 +196,21 @@ class Node:
             others=work.roster.others,
             registry=work.registry,
         )
+
+    async def _take_over_epochs(self, epochs: Cells) -> None:
+        """Go on from the epochs of the other kind of coordination, once nobody holds leases by it."""
+        ports, config = self._ports, self._config
+        if ports.find_former is None or (former := await ports.find_former(EPOCHS_BUCKET)) is None:
+            return
+        if ports.leases_can_lapse:
+            self._own_epochs = former
+        elif shared := await ports.find_former(leases_bucket(config.lease_ttl_s)):
+            await wait_until_free(LeaseStore(shared, former, clock=ports.clock, entropy=ports.entropy), ports.clock)
+        await take_over(former, epochs)
+
+    def _note_epoch(self, term: Term) -> None:
+        if self._own_epochs is not None:
+            self._tasks.start(note_epoch(self._own_epochs, term), f"{term.resource}: its epoch")
 
     def company(self) -> Company:
         """The document in force."""

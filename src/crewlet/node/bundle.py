@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from crewlet.duties.maintenance import EVERY_S
 from crewlet.mail.retirement import GRACE_S
-from crewlet.ports.cells import CellStore
+from crewlet.ports.cells import BucketSpec, Cells, CellStore
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.deadline import Deadline
@@ -34,7 +34,8 @@ class Ports:
         history: where this node keeps what it did.
         give_back_left: hands back the mail that a dead process of this node had in hand, where no other can be alive;
             None where leases tell who may.
-        former_cells: where this node counted epochs before, when its leases were its own; None where it never did.
+        find_former: a bucket of leases or epochs by the other kind of coordination: this node's own, where leases are
+            shared, else the broker's. None where there was none.
         tool_servers: makes the servers of seats that have some; None makes none, and refuses those seats.
     """
 
@@ -53,7 +54,7 @@ class Ports:
     history: History = field(default_factory=NoHistory)
     tool_servers: ToolServers | None = None
     give_back_left: Callable[[DeliveryJournal], Awaitable[int]] | None = None
-    former_cells: CellStore | None = None
+    find_former: Callable[[BucketSpec], Awaitable[Cells | None]] | None = None
 
 
 def _no_variable(name: str) -> None:

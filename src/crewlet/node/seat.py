@@ -59,6 +59,7 @@ class SeatRuntime:
         is_spent: whether a seat may spend nothing more; `on_budget` is to be called after each change of it.
         reopen: has an inbox read again at once that a deferral had stopped, where a turn of the seat may start.
         tools: the tool servers of the seats that run here.
+        note_epoch: told of each tenure as it is established.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class SeatRuntime:
         tools: SeatTools,
         journal: DeliveryJournal | None = None,
         clock: Clock,
+        note_epoch: Callable[[Term], None] = lambda _: None,
     ) -> None:
+        self._note_epoch = note_epoch
         self._company = company
         self._mail = mail
         self._make_dispatch = make_dispatch
@@ -177,6 +180,7 @@ class SeatRuntime:
         seat = self._company().seat(handle)
         if seat is None:
             raise Misuse(f"the company has no seat {handle!r}")
+        self._note_epoch(term)
         started = self._clock.elapsed()
         dispatch = self._make_dispatch(seat, term)
         standing = self._stand_up(term, dispatch)

@@ -1,7 +1,7 @@
 """Reading `crewlet.yaml` into `Settings`, with every refusal that the file alone allows."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -262,13 +262,3 @@ def _path(field: Field | None, folder: Path, default: str) -> Path:
         return folder / default
     text = field.line_of_text()
     return Path(os.path.normpath(folder / Path(text).expanduser()))
-
-
-def left_behind(settings: Settings) -> Iterator[str]:
-    """What of a company's mail the settings no longer reach."""
-    store = settings.node.data_dir / "broker"
-    if settings.stream.type == "nats" and (store / "jetstream").is_dir():
-        yield (
-            f"{store} has the mail, ledger and dead letters of an embedded broker, and stream.type is nats: what is in "
-            "it stays there. To work it off, start with stream.type embedded once more; then move the folder away."
-        )

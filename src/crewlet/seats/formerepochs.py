@@ -1,10 +1,12 @@
-"""Epochs that a node counted by itself before its coordination was on a stream: an epoch never falls, also then."""
+"""Epochs that were counted elsewhere before, by the node itself or on its broker: an epoch never falls, also when a
+company's coordination or broker changes."""
 
 import structlog
 
 from crewlet.ports.cells import Cells, landed
 from crewlet.ports.errors import Unavailable
-from crewlet.seats.records import EpochRecord, decode_epoch, encode
+from crewlet.ports.term import Term
+from crewlet.seats.records import EpochRecord, decode_epoch, encode, key_of
 
 _ROUNDS = 64
 
@@ -20,6 +22,17 @@ async def take_over(former: Cells, epochs: Cells) -> None:
     raised = [entry.key for entry in await former.list() if await _raise(epochs, entry.key, decode_epoch(entry).epoch)]
     if raised:
         _log.warning("former_epochs_taken_over", keys=raised)
+
+
+async def note_epoch(own: Cells, term: Term) -> None:
+    """Keep the epoch of a tenure that was won, for a day on which these are the former counters. Best effort.
+
+    Nothing that the tenure does waits for it: the store has the counter that counts.
+    """
+    try:
+        await _raise(own, key_of(term.resource), term.epoch)
+    except Unavailable as error:
+        _log.warning("epoch_not_noted", resource=term.resource, epoch=term.epoch, reason=str(error))
 
 
 async def _raise(epochs: Cells, key: str, least: int) -> bool:

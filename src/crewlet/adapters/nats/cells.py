@@ -71,26 +71,43 @@ class NatsCells(CellStore):
             BrokerUnfit: the broker cannot hold such a bucket.
         """
         check_spec(spec)
+        return self._adopt(spec, await self._bring_up(spec, self._find_or_make))
+
+    async def find(self, spec: BucketSpec) -> Cells | None:
+        """The bucket where there is one; none is made. The budget is that of `open`.
+
+        Raises:
+            BrokerUnfit, Unavailable: as `open`.
+        """
+        check_spec(spec)
+        config = await self._bring_up(spec, self._find)
+        return None if config is None else self._adopt(spec, config)
+
+    async def _bring_up(self, spec: BucketSpec, ask: Callable[[BucketSpec], Awaitable[T]]) -> T:
+        """Ask until it is answered, for as long as the connection may take to come up."""
         clock = self._connection.clock
         deadline = clock.elapsed() + self._connection.bring_up_s
         while True:
             try:
-                config = await self._find_or_make(spec)
+                return await ask(spec)
             except NotLive:
                 raise
             except (Unavailable, ApiError) as error:
                 if clock.elapsed() >= deadline:
                     raise Unavailable(f"bucket {spec.name} could not be opened: {error}") from error
                 await clock.sleep(0.1)
-                continue
-            return self._adopt(spec, config)
 
-    async def _find_or_make(self, spec: BucketSpec) -> StreamConfig:
+    async def _find(self, spec: BucketSpec) -> StreamConfig | None:
         try:
             return await self._stream("INFO", spec, {})
         except ApiError as error:
             if error.err_code != STREAM_NOT_FOUND:
                 raise
+            return None
+
+    async def _find_or_make(self, spec: BucketSpec) -> StreamConfig:
+        if (found := await self._find(spec)) is not None:
+            return found
         try:
             config = await self._stream("CREATE", spec, self._config(spec))
         except ApiError as error:
