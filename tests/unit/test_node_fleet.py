@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from node_rig import TTL_S, Fleet
 from structlog.testing import capture_logs
@@ -11,6 +12,9 @@ from crewlet.mail import topics
 from crewlet.mail.pauses import Wish
 from crewlet.node.documents import TELL_AFTER_S
 from crewlet.node.troubles import TroublesSnapshot, told
+from crewlet.seats.lease import SEAT, Granted
+from crewlet.seats.leases import leases_bucket
+from crewlet.seats.records import decode_lease, encode
 from crewlet.testing.virtual import in_virtual_time
 
 
@@ -26,6 +30,42 @@ async def test_a_node_alone_runs_the_whole_company_and_a_second_one_takes_its_sh
     assert [(row.id, row.seats) for row in snapshot.nodes] == [("n1", 2), ("n2", 2)]
     assert all(row.node in ("n1", "n2") and row.epoch for row in snapshot.seats)
     assert snapshot.unplaceable == ()
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_seat_that_nobody_holds_says_since_when_whether_it_was_given_back_or_lapsed() -> None:
+    fleet = Fleet(("a", "b"))
+    node = await fleet.node("n1")
+    leases = node.leases
+    won = await leases.claim("seat:lapsed", "gone:1", ttl_s=2)
+    assert isinstance(won, Granted)
+    lapses_at = won.lease.expires_at
+    await node.host.drain()
+    released_at = (await node.leases.survey(SEAT))[1]["a"]
+    await fleet.clock.sleep(3)
+    live, ended = await leases.survey(SEAT)
+    assert live == [] and ended["lapsed"] == lapses_at and ended["a"] == released_at
+    (a, b) = (await node.fleet()).seats
+    assert (a.node, a.free_since) == (None, released_at) and b.free_since is not None
+    mail = await node.commands.seat_mail("a")
+    assert mail.why.endswith(f"(free since {released_at.isoformat(timespec='seconds')})")
+    await fleet.clock.sleep(TTL_S)
+    assert (await node.fleet()).seats[0].free_since is None
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_a_claim_that_failed_is_not_taken_for_the_end_of_a_tenure() -> None:
+    fleet = Fleet(("a",))
+    node = await fleet.node("n1")
+    await node.host.drain()
+    (_, ended), released = await node.leases.survey(SEAT), await fleet.store.open(leases_bucket(TTL_S))
+    entry = await released.read("seat.a")
+    assert entry is not None and "a" in ended
+    leftover = msgspec.structs.replace(decode_lease(entry.value), acquired_at=None)
+    await released.replace("seat.a", encode(leftover), expect=entry.revision)
+    assert (await node.leases.survey(SEAT))[1] == {}
     await fleet.close()
 
 

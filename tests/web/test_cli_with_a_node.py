@@ -96,13 +96,14 @@ def test_status_is_not_ok_while_the_store_is_away(
 
 
 def test_status_warns_of_other_documents_and_names_the_seats_that_nobody_holds(node: Served, capsys: Capture) -> None:
-    node.node.fleet_snapshot = replace(FLEET, other_documents=("n2",), disputed=("far", "old"))
+    seats = tuple(replace(seat, free_since=STARTED) if seat.handle == "far" else seat for seat in FLEET.seats)
+    node.node.fleet_snapshot = replace(FLEET, seats=seats, other_documents=("n2",), disputed=("far", "old"))
     assert main(["status"]) == 0
     out, err = capsys.readouterr()
     assert ["held", "by", "nobody", "far,", "old"] in [line.split() for line in out.splitlines()]
     assert err == (
         "crewlet: The company's document names other seats on n2 than here: give every node the same one. "
-        "Held by nobody meanwhile: far, old.\n"
+        f"Held by nobody meanwhile: far (since {STARTED:%Y-%m-%dT%H:%M:%SZ}), old.\n"
     )
     node.node.fleet_snapshot = FLEET
 
@@ -110,6 +111,7 @@ def test_status_warns_of_other_documents_and_names_the_seats_that_nobody_holds(n
 def test_the_list_of_seats_says_what_is_the_matter_with_each(node: Served, capsys: Capture) -> None:
     rows = (*FLEET.seats, SeatSnapshot("there", "", "llm", "anywhere", "n2", "n2:cd", 1, STARTED, 9.0))
     rows = (*rows, SeatSnapshot("free", "", "llm", "anywhere"))
+    rows = (*rows, SeatSnapshot("left", "", "llm", "anywhere", free_since=STARTED))
     gone = SeatSnapshot("gone", "", "", "", "n1", "n1:ab", 3, STARTED, 9.0)
     node.node.fleet_snapshot = replace(FLEET, seats=rows, strays=(gone,))
     node.node.told = TroublesSnapshot(("n1",), {"writer": "held back: budget_window; last error: no\x1bmodel"})
@@ -121,10 +123,20 @@ def test_the_list_of_seats_says_what_is_the_matter_with_each(node: Served, capsy
         "no live node may run it (zone=us)",
         "n2 did not say",
         "no node holds it",
+        f"no node holds it since {STARTED:%Y-%m-%dT%H:%M:%SZ}",
         "held, but the company document does not name it",
     ]
     assert main(["seat", "list", "-o", "json"]) == 0
     assert [row["trouble"] for row in json.loads(capsys.readouterr().out)][2] == "n2 did not say"
+
+
+def test_the_list_of_nodes_fails_where_the_one_asked_is_none_of_them(node: Served, capsys: Capture) -> None:
+    node.node.change(has_presence=False, id_held_by="n1:cd")
+    assert main(["node", "list"]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].startswith("n1 ") and "Another process (n1:cd) has this node's id" in err
+    assert main(["node", "list", "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["id"] == "n1"
 
 
 def test_lists_are_aligned_and_label_scripts(node: Served, capsys: Capture) -> None:

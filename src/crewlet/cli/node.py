@@ -5,9 +5,12 @@ from typing import Any
 
 import typer
 
+from crewlet.cli import FAILED
 from crewlet.cli.client import NodeClient
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption, load
 from crewlet.cli.printing import print_json, print_table
+from crewlet.cli.run import tell
+from crewlet.cli.status import problem_of
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -34,10 +37,17 @@ def list_nodes(
     """List the live nodes."""
     if config == DEFAULT_CONFIG and isinstance(context.obj, Path):
         config = context.obj
-    rows: list[dict[str, Any]] = NodeClient.find(url, config).get("/query/fleet")["nodes"]
+    client = NodeClient.find(url, config)
+    rows: list[dict[str, Any]] = client.get("/query/fleet")["nodes"]
     if output is Output.json:
         print_json(rows)
-        return
+    else:
+        _print(rows)
+    if problem := problem_of(client.get("/health")):
+        raise typer.Exit(tell(problem, FAILED))
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
     print_table(
         ("NODE", "SEATS", "ROLES", "LABELS", "PROTOCOL", "EXPIRES", "STATE"),
         [

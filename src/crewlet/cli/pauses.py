@@ -87,9 +87,9 @@ def pause_words(pause: dict[str, Any]) -> str:
 
 
 def _words(pause: dict[str, Any]) -> str:
-    words = [f"since {_instant(pause['since'])}"]
+    words = [f"since {instant(pause['since'])}"]
     if pause.get("until"):
-        words.append(f"until {_instant(pause['until'])}")
+        words.append(f"until {instant(pause['until'])}")
     if pause.get("by"):
         words.append(f"by {pause['by']}")
     if pause.get("reason"):
@@ -97,7 +97,8 @@ def _words(pause: dict[str, Any]) -> str:
     return clean(", ".join(words))
 
 
-def _instant(text: str) -> str:
+def instant(text: str) -> str:
+    """An instant of the API, for people."""
     return datetime.fromisoformat(text).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

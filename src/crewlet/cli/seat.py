@@ -12,7 +12,7 @@ from crewlet.cli import FAILED
 from crewlet.cli.client import CommandFailed, NodeClient
 from crewlet.cli.numbers import number
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
-from crewlet.cli.pauses import pause_seat, pause_words, resume_seat
+from crewlet.cli.pauses import instant, pause_seat, pause_words, resume_seat
 from crewlet.cli.printing import clean, print_facts, print_json, print_table
 from crewlet.cli.run import tell
 from crewlet.cli.sending import body_of, check_names, deliver, follow, segment
@@ -82,7 +82,8 @@ def _trouble(row: dict[str, Any], lonely: dict[str, str], told: dict[str, Any]) 
     if trouble := told["troubles"].get(handle):
         return str(trouble)
     if node is None:
-        return "no node holds it"
+        since = row.get("free_since")
+        return f"no node holds it since {instant(since)}" if since else "no node holds it"
     return "" if node in told["answered"] else f"{node} did not say"
 
 

@@ -8,7 +8,7 @@ import typer
 from crewlet.cli import FAILED
 from crewlet.cli.client import NodeClient, NodeRefused
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
-from crewlet.cli.pauses import pause_words
+from crewlet.cli.pauses import instant, pause_words
 from crewlet.cli.printing import clean, print_facts, print_json
 from crewlet.cli.run import tell
 
@@ -20,7 +20,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
     client = NodeClient.find(url, config)
     health = client.get("/health")
     fleet, refusal = _fleet(client)
-    problem = str(refusal) if refusal is not None else _problem(health)
+    problem = str(refusal) if refusal is not None else problem_of(health)
     if output is Output.json:
         print_json({"health": health, "fleet": fleet, **({"problem": problem} if problem else {})})
     else:
@@ -86,7 +86,7 @@ def _seats_in_trouble(health: Mapping[str, Any]) -> dict[str, str]:
     return {"not ready": _pairs(unready), "last errors": _pairs(errors), "held back": _pairs(held)}
 
 
-def _problem(health: Mapping[str, Any]) -> str:
+def problem_of(health: Mapping[str, Any]) -> str:
     """What is wrong with a node that runs, in a sentence; "" where nothing is."""
     if health["status"] != "ok":
         return ""
@@ -107,7 +107,10 @@ def _problem(health: Mapping[str, Any]) -> str:
 def _differing(fleet: Mapping[str, Any]) -> str:
     """That documents differ, and which seats nobody runs meanwhile."""
     nodes = ", ".join(clean(node) for node in fleet["other_documents"])
-    unheld = ", ".join(clean(handle) for handle in fleet["disputed"])
+    ages = {
+        seat["handle"]: f" (since {instant(seat['free_since'])})" for seat in fleet["seats"] if seat.get("free_since")
+    }
+    unheld = ", ".join(clean(handle) + ages.get(handle, "") for handle in fleet["disputed"])
     sentence = f"The company's document names other seats on {nodes} than here: give every node the same one."
     return f"{sentence} Held by nobody meanwhile: {unheld}." if unheld else sentence
 

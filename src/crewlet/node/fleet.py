@@ -47,8 +47,8 @@ class FleetReader:
         Raises:
             Unavailable: the store did not answer.
         """
-        nodes, seats, mark, pauses = await asyncio.gather(
-            self._leases.list_live(NODE), self._leases.list_live(SEAT), self._bucket.mark(), self._paused()
+        nodes, (seats, ended), mark, pauses = await asyncio.gather(
+            self._leases.list_live(NODE), self._leases.survey(SEAT), self._bucket.mark(), self._paused()
         )
         company, now = self._company(), mark.store_now
         rows = {lease.name: row_from_lease(lease) for lease in nodes}
@@ -62,7 +62,11 @@ class FleetReader:
                 _node(lease, rows[lease.name], seats, now) for lease in sorted(nodes, key=lambda lease: lease.name)
             ),
             seats=tuple(
-                _seat(seat, held.get(seat.handle), now, (pauses or {}).get(seat.handle)) for seat in company.seats
+                replace(
+                    _seat(seat, held.get(seat.handle), now, (pauses or {}).get(seat.handle)),
+                    free_since=None if seat.handle in held else ended.get(seat.handle),
+                )
+                for seat in company.seats
             ),
             unplaceable=tuple(Unplaceable(seat.handle, str(seat.placement)) for seat in unplaceable),
             unmanned_roles=tuple(role for role in ROLES if not any(role in row.roles for row in rows.values())),

@@ -167,6 +167,8 @@ class InboxDesk:
         by_holder = work.held if work is not None else ""
         if not held and node is None:
             held = f"no live node may run it ({placement})" if placement is not None else _UNHELD
+            if seat is not None and seat.free_since is not None:
+                held += f" (free since {seat.free_since.isoformat(timespec='seconds')})"
         pause = seat.pause if seat is not None else None
         has_mail = bool(backlog.waiting or backlog.in_hand)
         why = _why(handle, pause, over, work, has_mail=has_mail) or (f"{handle}: {held}" if held else "")

@@ -127,12 +127,14 @@ class SeatPause:
 
 @dataclass(frozen=True, slots=True)
 class SeatSnapshot:
-    """A seat of the company and who holds it. With no holder all but the first four fields are None.
+    """A seat of the company and who holds it. With no holder what is of the holder is None.
 
     Attributes:
         runner: the kind of runner; `script` is labelled as such wherever it shows.
         placement: the selector in words, `anywhere` without one.
         acquired_at: the store's clock when the present tenure began.
+        free_since: of a seat that nobody holds: the store's clock when its last tenure ended; None where none did
+            within a lease TTL.
         pause: why it takes no mail, if a person paused it.
     """
 
@@ -146,6 +148,7 @@ class SeatSnapshot:
     acquired_at: datetime | None = None
     expires_in: float | None = None
     pause: PauseSnapshot | None = None
+    free_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

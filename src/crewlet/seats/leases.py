@@ -6,7 +6,7 @@ holder's own to count, from before it asked and on its own clock; an answer that
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 import msgspec
@@ -232,6 +232,22 @@ class LeaseStore:
         held = await self._table.list_held(prefix_of(cls))
         pairs = ((resource_of(found.entry.key), found) for found in held)
         return [found.lease(resource) for resource, found in pairs if resource is not None]
+
+    async def survey(self, cls: str) -> tuple[list[Lease], dict[str, datetime]]:
+        """Every running tenure of a class, by key, and when those ended that ended within a TTL, by name.
+
+        Raises:
+            Misuse, Unavailable.
+        """
+        live: list[Lease] = []
+        ended: dict[str, datetime] = {}
+        for found in await self._table.list_all(prefix_of(cls)):
+            resource = resource_of(found.entry.key)
+            if resource is not None and found.is_held:
+                live.append(found.lease(resource))
+            elif resource is not None and found.ended_at is not None:
+                ended[resource.partition(":")[2]] = found.ended_at
+        return live, ended
 
     async def list_owned(self, owner: str, cls: str) -> list[Lease]:
         """The running tenures of one owner in a class.

@@ -160,6 +160,16 @@ class Found(msgspec.Struct, frozen=True):
         return self.is_live and self.record.epoch > 0
 
     @property
+    def ended_at(self) -> datetime | None:
+        """When its tenure ended, given back or lapsed; None where one runs, or the record is of a claim that failed."""
+        if self.is_live or self.record.epoch <= 0:
+            return None
+        if not self.record.released:
+            return self.expires_at
+        # What a failed claim leaves has the epoch of the tenure before, and no time of its own.
+        return self.entry.written_at if self.record.acquired_at is not None else None
+
+    @property
     def is_claiming(self) -> bool:
         """A claim is about to become a tenure, or to be given back."""
         return self.is_live and self.record.epoch <= 0

@@ -120,8 +120,16 @@ class LeaseTable:
         Raises:
             Unavailable: nobody answered.
         """
+        return [found for found in await self.list_all(prefix) if found.is_held]
+
+    async def list_all(self, prefix: str) -> list[Found]:
+        """Every record under a prefix, of tenures that have ended too, for as long as the bucket keeps it.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
         entries, mark = await self.cells.look_over(prefix)
-        return [found for entry in entries if (found := judge(entry, mark.store_now, self.age_s)).is_held]
+        return [judge(entry, mark.store_now, self.age_s) for entry in entries]
 
     def lifetime_s(self, record: LeaseRecord) -> float:
         return lifetime_s(record.ttl_s, self.age_s)
