@@ -133,8 +133,8 @@ class SeatSnapshot:
         runner: the kind of runner; `script` is labelled as such wherever it shows.
         placement: the selector in words, `anywhere` without one.
         acquired_at: the store's clock when the present tenure began.
-        free_since: of a seat that nobody holds: the store's clock when its last tenure ended; None where none did
-            within a lease TTL.
+        free_since: of a seat that nobody holds: the store's clock when it was given back; None where that is longer ago
+            than a lease TTL, or its lease lapsed, as the bucket then forgets it.
         pause: why it takes no mail, if a person paused it.
     """
 
