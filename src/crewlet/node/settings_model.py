@@ -16,7 +16,7 @@ class NodeSettings:
 
     Attributes:
         id: distinct in the fleet and stable across restarts.
-        data_dir: absolute; the broker's store, the epochs, the list of brokers, `run/node.json` and the locks live there.
+        data_dir: absolute; the broker's store, epochs, list of brokers, `run/node.json` and the locks live there.
         roles: what it will do for the fleet, sorted.
         labels: what placements select it by.
         max_concurrent: turns that run here at once.
