@@ -354,8 +354,7 @@ def _data_dir_locked(data_dir: Path) -> Generator[None]:
     try:
         lock = runlock.take_in(data_dir, runlock.NODE_LOCK)
     except runlock.Taken as taken:
-        by = f" (process {taken.pid})" if taken.pid is not None else ""
-        raise Unavailable(f"another node{by} runs on the data directory {data_dir}; stop it first") from taken
+        raise Unavailable(f"another node{taken.by} runs on the data directory {data_dir}; stop it first") from taken
     except Unusable as unusable:
         sentence = f"node.data_dir {data_dir} cannot be used: {unusable}"
         raise (Unavailable if unusable.may_pass else ConfigRefused)(sentence) from unusable

@@ -52,7 +52,6 @@ class _Turns(CommandTurns):
         try:
             return await super().run(turn)
         except _Started:
-            assert self._startable is not None
             self._startable.started()
             return TurnResult("delivered")
 

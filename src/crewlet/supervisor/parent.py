@@ -353,8 +353,7 @@ def _lock(plan: UpPlan) -> int:
     try:
         return runlock.take_in(plan.data_dir, runlock.UP_LOCK)
     except runlock.Taken as taken:
-        by = f" (process {taken.pid})" if taken.pid is not None else ""
-        raise _Failed(f"another `crewlet up`{by} already runs on the data directory {plan.data_dir}.") from taken
+        raise _Failed(f"another `crewlet up`{taken.by} already runs on the data directory {plan.data_dir}.") from taken
     except Unusable as unusable:
         code = FAILED if unusable.may_pass else REFUSED
         raise _Failed(f"node.data_dir {plan.data_dir} cannot be used: {unusable}.", code) from unusable

@@ -20,11 +20,12 @@ _POLL_S = 0.01
 
 
 class Taken(Exception):
-    """Another process has the lock. `pid` is its id, as far as it has written it."""
+    """Another process has the lock. `pid` is its id, as far as it has written it; `by` says so in a sentence."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(f"process {pid}" if pid is not None else "another process")
         self.pid = pid
+        self.by = f" (process {pid})" if pid is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,6 @@ class CommandTurns:
     ) -> None:
         if not isinstance(seat.runner, CommandRunner):
             raise Misuse(f"{seat.handle} is not a command seat")
-        self._handle = seat.handle
         self._command = seat.runner
         self._programs = programs
         self._clock = clock
@@ -74,33 +73,23 @@ class CommandTurns:
         self._default_cwd = default_cwd
         self._variable = variable
         self._linger_s = linger_s
-        self._startable: Startable | None = None
+        self._startable = Startable(seat.handle, clock=clock)
 
     @property
     def is_ready(self) -> bool:
-        return self._startable is not None and self._startable.is_ready
+        return self._startable.is_ready
 
     @property
     def trouble(self) -> str | None:
-        return self._startable.trouble if self._startable is not None else None
+        return self._startable.trouble
 
     def start(self, fence: Fence, on_change: Callable[[], None]) -> None:
         """Have the program looked for; see the port."""
-        if self._startable is not None:
-            raise Misuse(f"the program of {self._handle} was looked for before")
-        self._startable = Startable(
-            self._handle,
-            lambda: self._look(fence.term),
-            clock=self._clock,
-            fence=fence,
-            on_change=on_change,
-        )
-        self._startable.look()
+        self._startable.start(lambda: self._look(fence.term), fence, on_change)
 
     async def end(self) -> None:
         """Look for it no longer; see the port. What a turn started has ended with the turn."""
-        if self._startable is not None:
-            await self._startable.end()
+        await self._startable.end()
 
     async def run(self, turn: Turn) -> TurnResult:
         """One process from mail to outcome; see the port.
@@ -124,11 +113,9 @@ class CommandTurns:
         try:
             program = await self._programs.spawn(self._spec(turn.fence.term, {"CREWLET_TURN_ID": turn.turn_id}))
         except ProgramNotStarted as error:
-            if self._startable is not None:
-                self._startable.failed(str(error))
+            self._startable.failed(str(error))
             raise AgentNotReady(str(error)) from error
-        if self._startable is not None:
-            self._startable.started()
+        self._startable.started()
         return program
 
     async def _look(self, term: Term) -> None:

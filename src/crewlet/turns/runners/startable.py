@@ -4,13 +4,15 @@ It decides when mail waits for a program, a library or a key that is missing, an
 the seat's inbox is held for it no delivery is spent, and what appears takes the mail up by itself.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
 
 import structlog
 
 from crewlet.kit.supervise import Tasks
 from crewlet.ports.clock import Clock
-from crewlet.ports.errors import Fenced
+from crewlet.ports.errors import Fenced, Misuse
 from crewlet.ports.programs import ProgramNotStarted
 from crewlet.turns.turn import AgentNotReady, Fence
 
@@ -23,42 +25,42 @@ _LONGEST_PAUSE_AFTER_START_S = 3600.0
 
 
 class Startable:
-    """Looks for one seat's agent at the beginning of a tenure, and again after each start that failed.
+    """Looks for one seat's agent from the beginning of a tenure, and again after each start that failed.
 
     Args:
-        look: returns when it is there, as far as can be seen without a turn; else raises `ProgramNotStarted` or
-            `AgentNotReady`, which say what is missing.
         what: `program`, or what else it is, for the log.
-        fence: of the tenure; nothing is looked for after it has closed.
-        on_change: told when `is_ready` or `trouble` changes.
     """
 
-    def __init__(
-        self,
-        handle: str,
-        look: Callable[[], Awaitable[object]],
-        *,
-        clock: Clock,
-        fence: Fence,
-        on_change: Callable[[], None],
-        what: str = "program",
-    ) -> None:
+    def __init__(self, handle: str, *, clock: Clock, what: str = "program") -> None:
         self._handle = handle
-        self._look = look
         self._what = what
         self._clock = clock
-        self._fence = fence
-        self._on_change = on_change
         self._tasks = Tasks(f"{what} of {handle}")
+        self._looking: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._on_change: Callable[[], None] = lambda: None
         self._failed_starts = 0
         self._is_ended = False
         self.is_ready = False
         self.trouble: str | None = None
         """Why it cannot be started; None while it can, or nobody has looked yet."""
 
-    def look(self) -> None:
-        """Begin to look for it, until it is there."""
-        self._tasks.start(self._until_there(), "looking")
+    def start(self, look: Callable[[], Awaitable[object]], fence: Fence, on_change: Callable[[], None]) -> None:
+        """Begin to look for it, until it is there.
+
+        Args:
+            look: returns when it is there, as far as can be seen without a turn; else raises `ProgramNotStarted` or
+                `AgentNotReady`, which say what is missing.
+            fence: of the tenure; nothing is looked for after it has closed.
+            on_change: told when `is_ready` or `trouble` changes.
+
+        Raises:
+            Misuse: it was started before.
+        """
+        if self._looking is not None:
+            raise Misuse(f"the {self._what} of {self._handle} was looked for before")
+        self._on_change = on_change
+        self._looking = partial(self._until_there, look, fence)
+        self._tasks.start(self._looking(), "looking")
 
     def started(self) -> None:
         """It could be started."""
@@ -66,10 +68,10 @@ class Startable:
 
     def failed(self, why: str) -> None:
         """It could not be started, though it had seemed to be there."""
-        if self.is_ready:
+        if self.is_ready and self._looking is not None:
             self._failed_starts += 1
             self._change(is_ready=False, trouble=why)
-            self._tasks.start(self._again(), "looking again")
+            self._tasks.start(self._again(self._looking), "looking again")
 
     async def end(self) -> None:
         """Look for it no longer."""
@@ -77,15 +79,15 @@ class Startable:
         self.is_ready = False
         await self._tasks.stop()
 
-    async def _again(self) -> None:
+    async def _again(self, looking: Callable[[], Awaitable[None]]) -> None:
         await self._clock.sleep(_pause_s(self._failed_starts, _LONGEST_PAUSE_AFTER_START_S))
-        await self._until_there()
+        await looking()
 
-    async def _until_there(self) -> None:
+    async def _until_there(self, look: Callable[[], Awaitable[object]], fence: Fence) -> None:
         looks = 0
-        while self._may_look():
+        while _is_open(fence):
             try:
-                await self._look()
+                await look()
             except (ProgramNotStarted, AgentNotReady) as missing:
                 looks += 1
                 if self.trouble != str(missing):
@@ -98,17 +100,18 @@ class Startable:
                 self._change(is_ready=True, trouble=None)
                 return
 
-    def _may_look(self) -> bool:
-        try:
-            self._fence.check()
-        except Fenced:
-            return False
-        return True
-
     def _change(self, *, is_ready: bool, trouble: str | None) -> None:
         if not self._is_ended:
             self.is_ready, self.trouble = is_ready, trouble
             self._on_change()
+
+
+def _is_open(fence: Fence) -> bool:
+    try:
+        fence.check()
+    except Fenced:
+        return False
+    return True
 
 
 def _pause_s(failures: int, longest_s: float) -> float:

@@ -57,7 +57,6 @@ class LlmTurns:
     ) -> None:
         if not isinstance(seat.runner, LlmRunner):
             raise Misuse(f"{seat.handle} is not an llm seat")
-        self._handle = seat.handle
         self._runner = seat.runner
         self._clock = clock
         self._entropy = entropy
@@ -65,29 +64,23 @@ class LlmTurns:
         self._models = models
         self._engine: Engine | None = None
         self._has_failed = False
-        self._startable: Startable | None = None
+        self._startable = Startable(seat.handle, clock=clock, what="agent")
 
     @property
     def is_ready(self) -> bool:
-        return self._startable is not None and self._startable.is_ready
+        return self._startable.is_ready
 
     @property
     def trouble(self) -> str | None:
-        return self._startable.trouble if self._startable is not None else None
+        return self._startable.trouble
 
     def start(self, fence: Fence, on_change: Callable[[], None]) -> None:
         """Have the keys looked for; see the port."""
-        if self._startable is not None:
-            raise Misuse(f"the keys of {self._handle} were looked for before")
-        self._startable = Startable(
-            self._handle, self._look, clock=self._clock, fence=fence, on_change=on_change, what="agent"
-        )
-        self._startable.look()
+        self._startable.start(self._look, fence, on_change)
 
     async def end(self) -> None:
         """Look for nothing any longer; see the port."""
-        if self._startable is not None:
-            await self._startable.end()
+        await self._startable.end()
 
     async def run(self, turn: Turn) -> TurnResult:
         """Rounds of model and tools until an outcome; see the port.
@@ -103,8 +96,7 @@ class LlmTurns:
         try:
             engine = await self._opened()
         except AgentNotReady as missing:
-            if self._startable is not None:
-                self._startable.failed(str(missing))
+            self._startable.failed(str(missing))
             raise
         turn.fence.check()
         return await engine.run(turn)
