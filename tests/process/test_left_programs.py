@@ -55,7 +55,7 @@ async def test_a_storm_of_forks_that_was_left_is_ended(tmp_path: Path) -> None:
     assert _killed_while_it_runs(tmp_path, "hop.py", "2") == b"under way\n"
     book = MarkBook(tmp_path / "programs")
     marks = book.left
-    assert tree.strike_marked(marks)
+    assert any(tree.strike_marked(marks) for _ in range(100))  # a single look may miss what forks without a pause
     with capture_logs() as logs:
         await LocalPrograms(marks=book, proof_s=20).end_left()
     assert "left_programs_unproven" not in str(logs)
