@@ -66,11 +66,11 @@ class MailboxJudge:
         if record.absent_since is None or (known is not None and known.absent_since is not None):
             return
         now = asyncio.get_running_loop().time()
-        for owner in (process.name, *self._counted(now)):
+        for owner, present_since in {**self._counted(), process.name: 0.0}.items():
             since = self._has_had(owner, handle)
-            # A peer's presence may be a TTL old, and tell of the document before.
+            # A peer's presence may be a TTL old and tell of the document before, or be younger than the sweep's look.
             shown_s = 0.0 if owner == process.name else self._ttl_s
-            if since is not None and now - max(since + shown_s, process.thawed_at) > _SWEEP_S:
+            if since is not None and now - max(since + shown_s, present_since, process.thawed_at) > _SWEEP_S:
                 self._fail("P9", f"{process.name} calls {handle} absent, which {owner} has had for {now - since:.1f} s")
 
     def wrote(self, handle: str, value: bytes | None) -> None:
@@ -96,12 +96,14 @@ class MailboxJudge:
         if lease is not None and lease.is_held and lease.is_live(now) and not is_retirer(lease.record):
             self._fail("P9", f"the mailbox of {handle} was deleted while {lease.record.owner} holds the seat")
 
-    def _counted(self, now: float) -> list[str]:
-        return [
-            lease.record.owner
+    def _counted(self) -> dict[str, float]:
+        """The processes whose presence lives, and since when it does."""
+        now = asyncio.get_running_loop().time()
+        return {
+            lease.record.owner: lease.began_at
             for key, lease in self._leases.items()
             if key.startswith("node.") and lease.is_held and lease.is_live(now)
-        ]
+        }
 
 
 def is_retirer(record: LeaseRecord) -> bool:
