@@ -76,8 +76,8 @@ async def _call(turn: Turn, tool: str, **arguments: Any) -> ToolAnswer:
     return await turn.tools.call(tool, arguments)
 
 
-def _request(channel: str = "0a-1", **more: Any) -> Any:
-    return delivery(event("r1", type="a2a_request", source="seat:bob", payload={"channel": channel}, **more))
+def _request(channel: str = "0a-1", *, id: str = "r1", **more: Any) -> Any:
+    return delivery(event(id, type="a2a_request", source="seat:bob", payload={"channel": channel}, **more))
 
 
 def _turned() -> None: ...
@@ -309,6 +309,71 @@ async def test_a_turn_that_broke_after_its_answer_runs_again_and_does_the_rest()
     assert isinstance(await desk.handle_mail(_request()), Nak)
     assert await desk.handle_mail(_request()) == Ack()
     assert len(desk.runner.turns) == 2 and len(desk.mail.published) == 1
+
+
+@pytest.mark.parametrize("answered", [("0a-1",), ("0a-1", "0a-2")])
+def test_questions_that_come_back_beside_a_third_run_again_whatever_was_answered_before_the_turn_broke(
+    answered: tuple[str, ...],
+) -> None:
+    async def script(turn: Turn) -> TurnResult:
+        told.append([(await _call(turn, "answer", text="so", channel=each)).text for each in answered])
+        if len(desk.runner.turns) == 1:
+            raise TurnBroke("coughed")
+        return TurnResult("delivered")
+
+    told: list[list[str]] = []
+    desk = Desk(script)
+
+    @in_virtual_time
+    async def case() -> None:
+        _, desk.channels = await _watched(desk.clock)
+        asked = [f"0a-{number}" for number in (1, 2, 3)]
+        for channel in asked:
+            await desk.channels.open(channel, Channel("bob", "alice", "how?"))
+        first, second, third = [_request(channel, id=f"r{number}") for number, channel in enumerate(asked, 1)]
+        await desk.open()
+        assert isinstance(await desk.handle_mail(first, second), Nak)
+        assert await desk.handle_mail(first, second, third) == Ack()
+        assert desk.ran == [["r1", "r2"], ["r1", "r2", "r3"]]
+        assert told == [["answered bob"] * len(answered)] * 2, "the re-run finds the answers that it gave"
+        assert len(desk.mail.published) == len(answered)
+
+    case()
+
+
+@in_virtual_time
+async def test_a_question_that_was_answered_upon_a_colleagues_word_is_not_worked_again_beside_others() -> None:
+    async def script(turn: Turn) -> TurnResult:
+        await _call(turn, "answer", text="so", channel="0a-1")
+        return TurnResult("delivered")
+
+    desk = Desk(script)
+    _, desk.channels = await _watched(desk.clock)
+    for channel in ("0a-1", "0a-2"):
+        await desk.channels.open(channel, Channel("bob", "alice", "how?"))
+    word = event("w1", type="a2a_message", source="seat:carol", payload={"channel": "0c", "upon": ["0a-1"]})
+    await desk.open()
+    assert await desk.handle_mail(delivery(word)) == Ack()
+    await desk.handle_mail(_request("0a-1", id="r1"), _request("0a-2", id="r2"))
+    assert desk.ran == [["w1"], ["r2"]]
+
+
+@in_virtual_time
+async def test_the_questions_of_a_turn_are_looked_up_at_the_same_time() -> None:
+    desk = Desk()
+    cells, desk.channels = await _watched(desk.clock)
+    asked = [f"0a-{number}" for number in range(10)]
+    for channel in asked:
+        await desk.channels.open(channel, Channel("bob", "alice", "how?"))
+
+    async def slowly(request: str) -> None:
+        await desk.clock.sleep(1)
+
+    cells.before = slowly
+    await desk.open()
+    began = desk.clock.elapsed()
+    assert await desk.handle_mail(*[_request(channel, id=channel) for channel in asked]) == Ack()
+    assert desk.ran == [asked] and desk.clock.elapsed() - began < 2
 
 
 @in_virtual_time

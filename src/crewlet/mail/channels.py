@@ -55,7 +55,7 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
         state: `open`, `answered`, or `idle` where it was closed without an answer.
         answer: its text; "" once it is delivered.
         digest: of the text.
-        by_work: the unit of work that answered, which may say so again.
+        by_work: the work of the mail by which it was answered, which may say so again.
         is_delivered: the mail with the answer is in the asker's inbox.
         upon: the channels in which the asker itself was asked, and that it may answer when it knows the answer.
     """
@@ -179,7 +179,7 @@ class Channels:
 
         Args:
             by: the seat that answers.
-            work: its work key, or its turn id where that is empty.
+            work: the work key of the mail by which it may: of that alone, whatever is worked with it.
 
         Raises:
             ChannelClosed: it has an answer, was given up, or is not this seat's to answer.

@@ -344,7 +344,6 @@ class SeatDispatch:
             own = OwnTools(
                 handle=self._handle,
                 turn_id=work.turn_id,
-                work=work.name,
                 mail=mail.events,
                 sender=sender,
                 notes=account,

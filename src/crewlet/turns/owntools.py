@@ -16,7 +16,7 @@ from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import MailRefused
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.turns.guards import MAX_DELEGATION_DEPTH
-from crewlet.turns.questions import questions_of
+from crewlet.turns.questions import answering, questions_of
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.toolbox import Call, Tool
 from crewlet.turns.turn import OutgoingMail
@@ -114,7 +114,6 @@ class OwnTools:
     Args:
         handle: the seat.
         turn_id: the run.
-        work: its work key, or its turn id where that is empty.
         mail: what the turn works.
         channels: None leaves `ask` and `answer` out.
     """
@@ -124,7 +123,6 @@ class OwnTools:
         *,
         handle: str,
         turn_id: str,
-        work: str,
         mail: Sequence[Envelope],
         sender: TurnMail,
         notes: Notes,
@@ -132,7 +130,6 @@ class OwnTools:
     ) -> None:
         self._handle = handle
         self._turn_id = turn_id
-        self._work = work
         self._mail = mail
         self._sender = sender
         self._notes = notes
@@ -208,12 +205,13 @@ class OwnTools:
             return ToolAnswer(f"an answer has at most {MAX_ANSWER_CHARS} characters", is_error=True)
         if not wish.channel and len(questions) > 1:
             return ToolAnswer(f"say which question, by its channel: {', '.join(questions)}", is_error=True)
-        channel_id = wish.channel or questions[0]
+        channel_id = wish.channel or next(iter(questions))
         if channel_id not in questions:
             return ToolAnswer(f"no mail of this turn asks in {channel_id!r}", is_error=True)
+        work = answering(self._handle, questions[channel_id])
         try:
             closed = await self._sender.insist(
-                lambda: channels.answer(channel_id, by=self._handle, text=wish.text, work=self._work),
+                lambda: channels.answer(channel_id, by=self._handle, text=wish.text, work=work),
                 "the answer of a channel",
             )
             if not closed.is_delivered:
