@@ -58,4 +58,6 @@ PINS = {
     "placement not asked": Catch(SimOptions(0, minutes=4.0, faults=("stop", "crash")), SAFETY, "P7"),
     "no limit of claims": Catch(SimOptions(0, seats=40, minutes=0.5, faults=()), SAFETY, "P6"),
     "slots not counted": Catch(SimOptions(0, seats=12, minutes=2.0, faults=()), SAFETY, "P1"),
+    "instants passed by in silence": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4"),
+    "mail before its claim": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4"),
 }

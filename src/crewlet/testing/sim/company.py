@@ -1,13 +1,19 @@
-"""The company of a simulation and its changes: script seats that sleep and write to one another, some placed."""
+"""The company of a simulation and its changes: script seats that sleep and write to one another, some placed.
+
+One seed in eight has schedules.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
+from crewlet.company.instants import Schedule
 from crewlet.company.model import Company, Placement, ScriptRunner, ScriptStep, Seat, Send, Sleep, ToolProgram
 from crewlet.testing.sim.dice import Dice
 
 _SLOW, _SLOW_REST = 11, 7
 """One seat in eleven takes long over a mail."""
+_SCHEDULED, _SCHEDULED_REST = 8, 7
+_NAMES = ("r0", "r1", "r2")
 
 
 def labels_of(index: int) -> dict[str, str]:
@@ -32,7 +38,8 @@ def company_of(seed: int, nodes: int, seats: int, *, ttl_s: float) -> Company:
                 steps += [Send(f"s{to:02d}", "please"), Sleep(0.2)]
         handle, placement = f"s{index:02d}", _placement(dice, index, nodes)
         members.append(Seat(handle, placement=placement, runner=ScriptRunner(tuple(steps)), tool_servers=_tools(index)))
-    return Company("simulated", tuple(members), coalesce_window_s=dice.pick((0.0, 0.0, 2.0)))
+    company = Company("simulated", tuple(members), coalesce_window_s=dice.pick((0.0, 0.0, 2.0)))
+    return replace(company, schedules=_schedules(seed, company)) if seed % _SCHEDULED == _SCHEDULED_REST else company
 
 
 def is_slow(seat: Seat) -> bool:
@@ -53,9 +60,12 @@ class Roll:
         self.left: dict[str, Seat] = {}
         self._nodes = nodes
         self._made = 0
+        self._is_scheduled = bool(company.schedules)
 
     def change(self, dice: Dice) -> str:
         """Add, bring back, remove or move some seat; says what was done."""
+        if self._is_scheduled and dice.chance(0.3):
+            return self._reschedule(dice)
         how = dice.below(4)
         if how == 0:
             return self._add(dice)
@@ -91,11 +101,35 @@ class Roll:
         self._set(moved if each is seat else each for each in self.company.seats)
         return f"{seat.handle} to {moved.placement}"
 
+    def _reschedule(self, dice: Dice) -> str:
+        """Add or remove a schedule, or change when it is due or whom it is for."""
+        name = dice.pick(_NAMES)
+        schedules = {each.name: each for each in self.company.schedules}
+        if schedules.pop(name, None) is None or dice.chance(0.7):
+            schedules[name] = _schedule(dice, name, self.company)
+        self.company = replace(self.company, schedules=tuple(schedules.values()))
+        return f"{name}: {schedules[name].rule if name in schedules else 'none'}"
+
     def _put(self, seat: Seat) -> None:
         self._set((*self.company.seats, seat))
 
     def _set(self, seats: Iterable[Seat]) -> None:
-        self.company = replace(self.company, seats=tuple(seats))
+        members = tuple(seats)
+        handles = {seat.handle for seat in members}
+        schedules = tuple(each for each in self.company.schedules if each.seat in handles)
+        self.company = replace(self.company, seats=members, schedules=schedules)
+
+
+def _schedules(seed: int, company: Company) -> tuple[Schedule, ...]:
+    dice = Dice(seed, "schedules")
+    return tuple(_schedule(dice, name, company) for name in _NAMES[: 1 + dice.below(len(_NAMES))])
+
+
+def _schedule(dice: Dice, name: str, company: Company) -> Schedule:
+    seat = dice.pick([seat.handle for seat in company.seats if not is_slow(seat)])
+    if dice.chance(0.2):
+        return Schedule(name, seat, "now", cron="* * * * *")
+    return Schedule(name, seat, "now", every_s=dice.pick((10, 30, 45, 300)))
 
 
 def _placement(dice: Dice, index: int, nodes: int) -> Placement:

@@ -16,6 +16,7 @@ from crewlet.seats.records import LeaseRecord, decode_lease, lifetime_s, resourc
 from crewlet.testing.sim.claimjudge import ClaimJudge
 from crewlet.testing.sim.effectjudge import EffectJudge
 from crewlet.testing.sim.facts import RunningTurn, Tenure, Violation, key_of_trigger, trigger_of
+from crewlet.testing.sim.firejudge import FIRES, FireJudge
 from crewlet.testing.sim.fleetview import FleetView
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.lifejudge import LifeJudge
@@ -82,7 +83,8 @@ class Judge:
         self._released: set[tuple[str, int]] = set()
         self._lapsed: set[tuple[str, int]] = set()
         self.turns: dict[str, RunningTurn] = {}
-        self.mails = MailJudge(history, self.turns, self.mailboxes, self.fail)
+        self.fires = FireJudge(self.fail)
+        self.mails = MailJudge(history, self.turns, self.mailboxes, self.fires, self.fail)
         self._open: dict[str, list[RunningTurn]] = {}
         self._failed_at: dict[str, float] = {}
         self._lease_failed_at: dict[tuple[str, str], float] = {}
@@ -116,6 +118,8 @@ class Judge:
                 self._pauses.wrote(value, revision)
             elif bucket == MAILBOXES:
                 self.mailboxes.wrote(key, value)
+            elif bucket == FIRES:
+                self.fires.wrote(key, value)
 
     def heard(self, process: Process, bucket: str, revision: int) -> None:
         if bucket == PAUSES:

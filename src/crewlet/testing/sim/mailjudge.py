@@ -10,6 +10,7 @@ from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import outgoing_id
 from crewlet.ports.mail import Subscription
 from crewlet.testing.sim.facts import RunningTurn
+from crewlet.testing.sim.firejudge import FireJudge
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.mail import SimMailBroker
 from crewlet.testing.sim.mailboxjudge import MailboxJudge
@@ -35,6 +36,7 @@ class MailJudge:
         fail: called with a promise and how it was broken.
         turns: every turn that was begun, by id.
         mailboxes: judges what is deleted.
+        fires: judges the mail of schedules.
 
     Attributes:
         fed: the ids of the mail from outside.
@@ -48,11 +50,13 @@ class MailJudge:
         history: History,
         turns: Mapping[str, RunningTurn],
         mailboxes: MailboxJudge,
+        fires: FireJudge,
         fail: Callable[[str, str], None],
     ) -> None:
         self._history = history
         self._turns = turns
         self._mailboxes = mailboxes
+        self._fires = fires
         self._fail = fail
         self.fed: set[str] = set()
         self.accepted_mail: dict[tuple[str, int], Accepted] = {}
@@ -72,7 +76,7 @@ class MailJudge:
                         self._fail("P4", f"{mail.message_id} of {mail.handle} was buried, and no turn ever began on it")
             return
         self.accepted_mail[topic, sequence] = Accepted(envelope.to, message_id)
-        if message_id in self.fed:
+        if message_id in self.fed or self._fires.sent(envelope):
             return
         turn = self._turns.get(envelope.parent_turn_id)
         if turn is None or not any(

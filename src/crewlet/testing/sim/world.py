@@ -13,6 +13,8 @@ import msgspec
 import structlog
 
 from crewlet.company.model import Seat
+from crewlet.duties.scheduling import EVERY_S
+from crewlet.duties.scheduling import TTL_S as DUTY_TTL_S
 from crewlet.mail import topics
 from crewlet.mail.envelope import Envelope
 from crewlet.ports.mail import NoMailbox
@@ -234,6 +236,7 @@ class _World:
         await faults.heal()
         await self._all_held(machines)
         await self._all_done(stage, machines)
+        await self._all_fired(machines)
 
     async def _feed(self, stage: Stage) -> None:
         """Mail from outside, some of it twice."""
@@ -293,6 +296,14 @@ class _World:
             await self._second(machines)
         if gone := self.judge.mails.unaccounted(stage.mail):
             raise _Found(SAFETY, f"P4: {gone[0]} was accepted and is gone, with {len(gone) - 1} more")
+
+    async def _all_fired(self, machines: Sequence[Machine]) -> None:
+        """P4 and P6: of every instant at which a schedule was due something is known for good, and soon."""
+        until, within_s = self._loop.time() + 3.0 * self._ttl_s, 2 * DUTY_TTL_S + 2 * EVERY_S
+        while left := self.judge.fires.unsettled(self._roll.company.schedules, self._loop.time(), within_s=within_s):
+            if self._loop.time() > until:
+                raise _Found(LIVENESS, f"P6: {left}, {within_s:.0f} s after it was due")
+            await self._second(machines)
 
     async def _second(self, machines: Sequence[Machine]) -> None:
         await asyncio.sleep(1.0)

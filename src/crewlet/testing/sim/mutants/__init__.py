@@ -13,6 +13,7 @@ from crewlet.testing.sim.mutants import (
     mailboxes,
     ownership,
     pausing,
+    schedules,
     turns,
 )
 from crewlet.testing.sim.mutants.hunting import Catch, hunt
@@ -31,5 +32,6 @@ __all__ = [
     "ownership",
     "pausing",
     "planted",
+    "schedules",
     "turns",
 ]
