@@ -6,6 +6,8 @@ a wake message makes the server answer it.
 
 import asyncio
 import json
+import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,15 +25,25 @@ DELIVERY_PREFIX = b"$JS.ACK."
 EMPTY_STATUSES = frozenset({b"404", b"408"})
 HEARTBEAT = b"100"
 CLOSE_BUDGET_S = 2.0
+MOST_OWING = 64
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class Pull:
-    """One request. `wait_s` is how long the server keeps it; past `lost_at` nobody expects an answer any more."""
+    """One request.
 
+    Attributes:
+        count: how many messages this side still waits for.
+        owing: how many the server may still send for it, as far as anybody knows.
+        wait_s: how long the server keeps it.
+        lost_at: past this nobody waits for an answer any more.
+    """
+
+    number: int
     count: int
+    owing: int
     wait_s: float
     sent_at: float
     lost_at: float
@@ -42,8 +54,8 @@ class Pull:
 class Pulls:
     """The pulls of one attachment.
 
-    `on_delivery` is called for each message, in order, with its reply subject, payload and headers, and with the pull's
-    sending time.
+    `on_delivery` is called for each message, in order, with its reply subject, payload and headers, and with an instant
+    before which the server surely did not send it.
     """
 
     def __init__(
@@ -60,6 +72,7 @@ class Pulls:
         self._inbox = ""
         self._interest: int | None = None
         self._open: dict[str, Pull] = {}
+        self._owing: deque[Pull] = deque()
         self._asked = 0
         self._event = asyncio.Event()
         self._forget_listener: Callable[[], None] = lambda: None
@@ -91,10 +104,12 @@ class Pulls:
     async def pull(self, count: int, wait_s: float) -> None:
         """Ask for up to `count` messages and wait until the pull is answered, is lost, or this is closing.
 
-        With `wait_s` 0 the server answers at once. A refused or lost pull costs a pause here.
+        With `wait_s` 0 the server answers at once. A refused or lost pull costs a pause here. Without a connection it
+        waits for one, for a second at most, and asks nothing: whether and for how long to ask is then to be told anew.
         """
-        while not self._connection.is_connected and not self.is_closing:
+        if not self._connection.is_connected and not self.is_closing:
             await self._something(1.0)
+            return
         if self.is_closing:
             return
         pull = self._ask(count, wait_s)
@@ -141,7 +156,8 @@ class Pulls:
             body["expires"] = max(1, round(wait_s * NS))
         else:
             body["no_wait"] = True
-        pull = Pull(count, wait_s, now, now + (wait_s + LOST_AFTER_S if wait_s > 0 else NO_WAIT_ANSWER_S))
+        lost_at = now + (wait_s + LOST_AFTER_S if wait_s > 0 else NO_WAIT_ANSWER_S)
+        pull = Pull(self._asked, count, count, wait_s, now, lost_at)
         self._open[token] = pull
         try:
             subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._subject}"
@@ -149,28 +165,56 @@ class Pulls:
         except (ClientError, OSError):
             self._open.pop(token, None)
             return None
+        self._owing.append(pull)
+        if len(self._owing) > MOST_OWING:
+            oldest = self._owing.popleft()
+            self._owing[0].sent_at = oldest.sent_at
+            self._owing[0].owing += oldest.owing
         return pull
 
     def _on_message(self, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if reply.startswith(DELIVERY_PREFIX):
-            # A message does not say which pull it answers: the oldest open one, as the server serves them in order.
+            # A message does not say which pull it answers. Whoever waits here is the oldest open one.
             token, pull = next(iter(self._open.items()), ("", None))
-            sent_at = pull.sent_at if pull is not None else self._connection.clock.elapsed() - 60.0
+            self._on_delivery(reply.decode(), data, parse_headers(headers), self._sent_after())
             if pull is not None:
                 pull.count -= 1
-            self._on_delivery(reply.decode(), data, parse_headers(headers), sent_at)
-            if pull is not None and pull.count == 0:
-                self._end(token)
+                if pull.count == 0:
+                    self._end(token)
+                    if pull.owing:
+                        self._doubt(pull)
         else:
             self._on_status(subject.rpartition(b".")[2].decode(), headers[9:12])
         self._event.set()
 
+    def _sent_after(self) -> float:
+        """When the oldest pull was sent that a message which comes now may answer; one that was given up may be it.
+
+        The server serves pulls in order. So a message is the oldest one's, or tells that nothing more comes of it.
+        """
+        if not self._owing:
+            return -math.inf
+        oldest = self._owing[0]
+        oldest.owing -= 1
+        if oldest.owing == 0:
+            self._owing.popleft()
+        return oldest.sent_at
+
     def _on_status(self, token: str, status: bytes) -> None:
-        pull = self._open.get(token)
-        if pull is None or status == HEARTBEAT:
+        if status == HEARTBEAT:
             return
-        pull.has_trouble = status not in EMPTY_STATUSES
-        self._end(token)
+        is_empty = status in EMPTY_STATUSES
+        for told in [each for each in self._owing if token == str(each.number)]:
+            # One that was kept here for as long, and was sent before it, is over as well.
+            over = [
+                each for each in self._owing if is_empty and each.number < told.number and each.wait_s <= told.wait_s
+            ]
+            for each in (*over, told):
+                each.owing = 0
+                self._owing.remove(each)
+        if (pull := self._open.get(token)) is not None:
+            pull.has_trouble = not is_empty
+            self._end(token)
 
     def _end(self, token: str) -> None:
         pull = self._open.pop(token, None)
@@ -181,6 +225,9 @@ class Pulls:
         for token, found in list(self._open.items()):
             if found is pull:
                 self._end(token)
+        self._doubt(pull)
+
+    def _doubt(self, pull: Pull) -> None:
         self.doubt_s = max(self.doubt_s or 0.0, pull.wait_s)
 
     def _on_state(self, state: str) -> None:
