@@ -11,7 +11,7 @@ from crewlet.adapters.local.cells import LocalCells
 from crewlet.company.instants import Schedule
 from crewlet.company.model import Company, Seat
 from crewlet.duties.asking import Asking
-from crewlet.duties.fires import CEILING_S, FIRES_BUCKET, Fire, Fires, mail_id
+from crewlet.duties.fires import CEILING_S, FIRES_BUCKET, Fire, Fires, Kept, Progress, mail_id
 from crewlet.duties.firing import Firing
 from crewlet.duties.scheduling import SIDE_BY_SIDE, Scheduler
 from crewlet.mail import topics
@@ -529,3 +529,81 @@ async def test_other_times_that_come_while_a_clock_is_set_back_fire_nothing_of_w
     await asyncio.sleep(240)
     await one.tick(still)
     assert (await world.history())[2:] == ["2.08333 fired"]
+
+
+@in_virtual_time
+async def test_a_tick_that_is_cut_short_while_it_takes_a_document_in_leaves_no_schedule_out() -> None:
+    world = await World().open()
+    names = [f"s{number}" for number in range(100)]
+    world.company = world.of(*(Schedule(name, "reader", "look", every_s=3600) for name in names))
+    one = world.scheduler()
+    advance = world.fires.advance
+
+    async def slowly(name: str, progress: Progress, expect: int | None) -> Kept | None:
+        await asyncio.sleep(1)
+        return await advance(name, progress, expect)
+
+    world.fires.advance = slowly
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2.5):
+            await one.tick(still)
+    assert 0 < len(await world.fires.all()) < 100
+    world.fires.advance = advance
+    await one.tick(still)
+    assert set(await world.fires.all()) == set(names)
+    await asyncio.sleep(HOUR)
+    await one.tick(still)
+    assert await world.sent() == 100
+
+
+@in_virtual_time
+async def test_a_schedule_that_cannot_be_forgotten_at_once_is_forgotten_later_and_not_caught_up_later() -> None:
+    world = await World().open()
+    one, before = world.scheduler(), world.company
+    await one.tick(still)
+    world.company = world.of()
+
+    async def overtaken(name: str, expect: int) -> bool:
+        kept = await world.fires.progress("poll")
+        assert kept is not None
+        await world.fires.advance("poll", kept.progress, kept.revision)  # by another node, that has not heard yet
+        world.fires.forget = forget
+        return await forget(name, expect)
+
+    forget, world.fires.forget = world.fires.forget, overtaken
+    with pytest.raises(Unavailable, match="poll"):
+        await one.tick(still)
+    await one.tick(still)
+    assert await world.fires.progress("poll") is None
+    await asyncio.sleep(HOUR)
+    world.company = before
+    await one.tick(still)
+    assert await world.sent() == 0
+
+
+@in_virtual_time
+async def test_a_node_that_froze_before_its_claim_does_not_fire_what_was_forgotten_as_missed() -> None:
+    world = await World().open()
+    one, two, before = world.scheduler("one:1"), world.scheduler("two:1"), world.company
+    await one.tick(still)
+    await two.tick(still)
+    await asyncio.sleep(HOUR)
+    frozen = asyncio.Event()
+    claim = world.fires.claim
+
+    async def claims_late(name: str, fire: Fire) -> bool:
+        if fire.by == "one:1":
+            await frozen.wait()
+        return await claim(name, fire)
+
+    world.fires.claim = claims_late
+    late = asyncio.create_task(one.tick(still))
+    await asyncio.sleep(HOUR)
+    world.company = world.of()
+    await two.tick(still)
+    world.company = before
+    frozen.set()
+    with pytest.raises(Unavailable):
+        await late
+    assert await world.history() == ["1 missed", "1 overtaken", "2 missed"]
+    assert await world.sent() == 0

@@ -150,13 +150,15 @@ class Fires:
             return None
         return await self.progress(name)
 
-    async def forget(self, name: str, expect: int) -> None:
+    async def forget(self, name: str, expect: int) -> bool:
         """Remove what is recorded of a schedule that left the document.
 
         Raises:
             Unavailable: nobody said whether it is gone.
         """
-        landed(await self._cells.remove(_seen(name), expect=expect), f"the schedule {name} may be recorded still")
+        return landed(
+            await self._cells.remove(_seen(name), expect=expect), f"the schedule {name} may be recorded still"
+        )
 
     async def claim(self, name: str, fire: Fire) -> bool:
         """Decide on an instant, before all others. Only True lets the caller go on as if it were the one.

@@ -152,9 +152,11 @@ class Firing:
         return newest
 
     async def _is_passed_over(self, name: str, instant: datetime, kept: Kept) -> bool:
-        """Whether another node settled this instant or a later one before it was claimed here."""
+        """Whether another node went past this instant, or forgot the schedule, before it was claimed here."""
         current = await self._fires.progress(name)
-        if current is None or current.revision == kept.revision:
+        if current is None:
+            return True
+        if current.revision == kept.revision:
             return False
         last = current.progress.last
         return current.progress.settled >= instant and (last is None or last.instant != instant)

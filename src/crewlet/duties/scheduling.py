@@ -6,10 +6,10 @@ other times, is touched: which of two documents is the newer, nobody can say.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -28,7 +28,7 @@ TTL_S = 30.0
 REWRITTEN_AFTER = timedelta(days=1)
 """A schedule that is seldom due says so often that its record does not age out."""
 SIDE_BY_SIDE: Final = 32
-"""So many schedules that are due together are dealt with at a time."""
+"""So many schedules are dealt with at a time."""
 
 _OVERTAKEN = "a later one was due when the schedules were looked at again"
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -100,27 +100,22 @@ class Scheduler:
             return []
         turned()
         paused = await self._pauses.in_force()
-        gate = asyncio.Semaphore(SIDE_BY_SIDE)
         done: list[str] = []
 
-        async def one(planned: _Planned) -> None:
+        async def settle(planned: _Planned) -> None:
             schedule = planned.schedule
-            try:
-                async with gate:
-                    kept, fire = await self._settle(schedule, now, schedule.seat in paused, turned)
-            except CrewletError as error:
-                failed.append(f"{schedule.name}: {error}")
-                return
+            kept, fire = await self._settle(schedule, now, schedule.seat in paused, turned)
             planned.look_at = _next_look(schedule, kept)
             done.extend([f"{schedule.name}: {fire.state}"] if fire is not None else [])
 
-        for answer in await asyncio.gather(*map(one, due), return_exceptions=True):
-            if isinstance(answer, BaseException):
-                raise answer
+        failed += await _side_by_side({planned.schedule.name: partial(settle, planned) for planned in due})
         return done
 
     async def _take(self, company: Company, turned: Turned) -> None:
-        """Begin what is new in the document, from now on, and let go of what left it. What must wait is tried again."""
+        """Begin what is new in the document, from now on, and let go of what left it.
+
+        What must wait, and all of it where the tick is cut short, is tried again in the next.
+        """
         if not company.schedules and not self._plan and not self._waiting:
             self._seen = company
             return
@@ -129,38 +124,31 @@ class Scheduler:
         now = await self._fires.now()
         named = {schedule.name for schedule in company.schedules}
         gone = {name: kept for name, kept in known.items() if name not in named}
-        changed = [
+        changed = {
             one.name for one in company.schedules if one.name in known and not known[one.name].progress.is_of(one)
-        ]
-        self._waiting, self._seen, self._plan = [], company, {}
-        touchable = not (gone or changed) or await self._is_agreed([*changed, *gone], turned)
-        for schedule in company.schedules:
-            name, kept = schedule.name, known.get(schedule.name)
-            if name not in changed and kept is not None:
-                self._plan[name] = _Planned(schedule, _next_look(schedule, kept))
-            elif name not in changed or touchable:
-                with self._later(name):
-                    begun = await self._begin(schedule, kept, now, turned)
-                    self._plan[name] = _Planned(schedule, _next_look(schedule, begun))
-        for name, kept in gone.items() if touchable else ():
-            with self._later(name):
-                await self._forget(name, kept, now, turned)
+        }
+        waiting = await self._disagreement([*sorted(changed), *gone], turned) if gone or changed else []
+        is_agreed, plan = not waiting, dict[str, _Planned]()
 
-    async def _is_agreed(self, names: Sequence[str], turned: Turned) -> bool:
-        with self._later(", ".join(names)):
-            turned()
-            await self._agree()
-            return True
-        return False
+        async def take(schedule: Schedule) -> None:
+            kept = known.get(schedule.name)
+            if kept is None or schedule.name in changed:
+                kept = await self._begin(schedule, kept, now, turned)
+            plan[schedule.name] = _Planned(schedule, _next_look(schedule, kept))
 
-    @contextmanager
-    def _later(self, name: str) -> Generator[None]:
-        """What fails in here waits, and has the document looked at again in the next tick."""
+        taken = {one.name: partial(take, one) for one in company.schedules if is_agreed or one.name not in changed}
+        left = {name: partial(self._forget, name, kept, now, turned) for name, kept in gone.items() if is_agreed}
+        waiting += await _side_by_side({**taken, **left})
+        self._plan, self._waiting, self._seen = plan, waiting, None if waiting else company
+
+    async def _disagreement(self, names: Sequence[str], turned: Turned) -> list[str]:
+        """Why these must wait; nothing where every live node has the same schedules."""
+        turned()
         try:
-            yield
+            await self._agree()
         except CrewletError as error:
-            self._waiting.append(f"{name}: {error}")
-            self._seen = None
+            return [f"{', '.join(names)}: {error}"]
+        return []
 
     async def _begin(self, schedule: Schedule, kept: Kept | None, now: datetime, turned: Turned) -> Kept:
         """A schedule that is new, or due at other times than before: nothing from before now is caught up."""
@@ -187,7 +175,8 @@ class Scheduler:
         turned()
         await self._miss_rest(name, kept, reached, now, reason)
         turned()
-        await self._fires.forget(name, kept.revision)
+        if not await self._fires.forget(name, kept.revision):
+            raise Unavailable("another node dealt with it at this moment")
         _log.info("schedule_forgotten", schedule=name)
 
     async def _miss_rest(self, name: str, kept: Kept, settled: datetime, now: datetime, reason: str) -> None:
@@ -248,6 +237,23 @@ class Scheduler:
         if advanced is None:  # another node did the duty meanwhile, and knows better
             raise Unavailable("another node dealt with it at this moment")
         return advanced
+
+
+async def _side_by_side(works: Mapping[str, Callable[[], Awaitable[None]]]) -> list[str]:
+    """Do all of it, so many at a time; returns what failed, by name."""
+    gate, failed = asyncio.Semaphore(SIDE_BY_SIDE), list[str]()
+
+    async def one(name: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with gate:
+                await work()
+        except CrewletError as error:
+            failed.append(f"{name}: {error}")
+
+    for answer in await asyncio.gather(*(one(*each) for each in works.items()), return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+    return failed
 
 
 def _between(schedule: Schedule, settled: datetime, newest: datetime) -> Overtaken | None:
