@@ -9,6 +9,7 @@ import pytest
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.ports.cells import Cells
 from crewlet.ports.errors import Unavailable
+from crewlet.testing.faults import Fault, FaultyCells
 from crewlet.testing.virtual import VirtualClock, in_virtual_time
 from crewlet.turns.budget import Caps, Spent, charged, end_of, over, start_of, warned, warnings
 from crewlet.turns.budgets import BUDGETS_BUCKET, COMPANY, Budgets
@@ -174,6 +175,36 @@ async def test_a_counter_that_cannot_be_read_is_unknown_and_a_damaged_one_too() 
         await office.node().refusal("ann")
     with pytest.raises(Unavailable):
         await office.node().charge("ann", 1)
+
+
+@in_virtual_time
+async def test_what_was_spent_while_the_store_was_away_is_counted_with_the_next_charge() -> None:
+    office = await Office.open()
+    store = FaultyCells(office.cells)
+    node = office.node(store)
+    store.cut()
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await node.charge("ann", 5)
+    store.heal()
+    await node.charge("bob", 1)
+    await node.charge("ann", 1)
+    spent = {name: (await node.standing(name)).spent["day"] for name in ("ann", "bob", COMPANY)}
+    assert spent == {"ann": 11, "bob": 1, COMPANY: 12}
+
+
+@in_virtual_time
+async def test_a_charge_that_may_have_been_counted_is_not_counted_twice() -> None:
+    office = await Office.open()
+    store = FaultyCells(office.cells)
+    node = office.node(store)
+    await node.charge("ann", 1)
+    store.next("replace", Fault.UNANSWERED)
+    store.next("replace", Fault.UNANSWERED)
+    with pytest.raises(Unavailable):
+        await node.charge("ann", 5)
+    await node.charge("ann", 1)
+    assert [(await node.standing(name)).spent["day"] for name in ("ann", COMPANY)] == [7, 7]
 
 
 @in_virtual_time

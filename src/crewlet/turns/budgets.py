@@ -1,9 +1,11 @@
 """The company's token counters and caps: one record a spender, shared by the fleet, changed by compare-and-set alone.
 
-A charge fails closed: what cannot be counted is not spent. The charges of one process for one spender go together.
+A charge fails closed: while one cannot be counted nothing more is spent, and it goes along with the next. The charges
+of one process for one spender go together.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -63,6 +65,7 @@ class Budgets:
         self._zone = zone
         self._open: dict[str, _Batch] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._uncounted: Counter[str] = Counter()
         self._tasks = Tasks("budgets")
 
     async def refusal(self, handle: str) -> Over | None:
@@ -100,7 +103,8 @@ class Budgets:
         """Count what a seat has spent, for itself and for the company.
 
         Raises:
-            Unavailable: it may or may not be counted; nothing more may be spent before it is known.
+            Unavailable: it may or may not be counted; nothing more may be spent before it is known. What was certainly
+                not goes along with the next charge of this process.
 
         Cancellation: it is counted all the same.
         """
@@ -172,19 +176,29 @@ class Budgets:
         lock = self._locks.setdefault(spender, asyncio.Lock())
         async with lock:
             self._open.pop(spender, None)
-            caps = await self.caps(spender)
-            today = (await self._cells.mark()).store_now.astimezone(self._zone()).date()
-            told: dict[Window, int] = {}
+            tokens = batch.tokens + self._uncounted.pop(spender, 0)
+            try:
+                await self._count(spender, tokens)
+            except _Undecided:
+                raise
+            except Unavailable:
+                self._uncounted[spender] = tokens
+                raise
 
-            def add(value: bytes | None) -> bytes:
-                spent = budget.charged(_decode(value, Spent, Spent()), batch.tokens, today)
-                told.clear()
-                told.update({window: cap for window, _, cap in budget.warnings(spent, caps, today)})
-                return msgspec.json.encode(budget.warned(spent, told))
+    async def _count(self, spender: str, tokens: int) -> None:
+        caps = await self.caps(spender)
+        today = (await self._cells.mark()).store_now.astimezone(self._zone()).date()
+        told: dict[Window, int] = {}
 
-            await self._change(_spent_key(spender), add)
-            for window, cap in told.items():
-                _log.warning("budget_nearly_spent", spender=spender, window=window, cap=cap)
+        def add(value: bytes | None) -> bytes:
+            spent = budget.charged(_decode(value, Spent, Spent()), tokens, today)
+            told.clear()
+            told.update({window: cap for window, _, cap in budget.warnings(spent, caps, today)})
+            return msgspec.json.encode(budget.warned(spent, told))
+
+        await self._change(_spent_key(spender), add)
+        for window, cap in told.items():
+            _log.warning("budget_nearly_spent", spender=spender, window=window, cap=cap)
 
     async def _change(self, key: str, make: Callable[[bytes | None], bytes]) -> None:
         for _ in range(_TRIES):
@@ -195,8 +209,11 @@ class Budgets:
                 if entry is None
                 else self._cells.replace(key, value, expect=entry.revision)
             )
-            if landed(result, f"nobody said whether {key} is changed"):
-                return
+            try:
+                if landed(result, f"nobody said whether {key} is changed"):
+                    return
+            except Unavailable as error:
+                raise _Undecided(str(error)) from error
             # Another node was first: on top of what it wrote.
         raise Unavailable(f"{key} was changed by others again and again")
 
@@ -207,6 +224,10 @@ class Budgets:
     async def _spent(self, spender: str) -> tuple[Spent, int]:
         entry = await self._cells.read(_spent_key(spender))
         return (Spent(), 0) if entry is None else (_decode(entry.value, Spent, Spent()), entry.revision)
+
+
+class _Undecided(Unavailable):
+    """A write has left, and may be in."""
 
 
 class _SetCaps(msgspec.Struct, frozen=True, omit_defaults=True):
