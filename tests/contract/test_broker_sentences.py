@@ -11,11 +11,11 @@ from nats import errors
 
 from crewlet.adapters.nats.connection import unanswered
 from crewlet.adapters.nats.jsapi import parse
-from crewlet.adapters.nats.translate import NO_LEADER, Fault, NotTaken
+from crewlet.adapters.nats.translate import NO_LEADER, Fault
 from crewlet.mail import topics
 from crewlet.mail.pauses import PAUSES_BUCKET
 from crewlet.ports.cells import Unknown
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.errors import NotTaken, Unavailable
 from crewlet.testing.brokers import Server, one_server
 
 API_NAMES = re.compile(r"\$JS|\$KV|KV_|STREAM\.|CONSUMER\.|MSG\.|CREWLET_|JetStream|crewlet\.|crewlet_|<|Error\(")

@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 from crewlet.adapters.nats import connection as connection_module
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
-from crewlet.adapters.nats.translate import NobodyThere, NotTaken
+from crewlet.adapters.nats.translate import NobodyThere
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.cells import BucketSpec
-from crewlet.ports.errors import Misuse, NotLive, Unavailable
+from crewlet.ports.errors import Misuse, NotLive, NotTaken, Unavailable
 from crewlet.supervisor.broker import BrokerPlan
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.faulty_link import FaultyLink, Frame

@@ -9,10 +9,10 @@ from cells_worlds import NatsWorld
 
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.lane import Lane
-from crewlet.adapters.nats.translate import NotTaken
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.ports.cells import BucketSpec
+from crewlet.ports.errors import NotTaken
 from crewlet.seats.lease import Granted
 from crewlet.seats.leases import LeaseStore
 from crewlet.testing.brokers import Server

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import TypeVar
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.system.entropy import SystemEntropy
@@ -12,17 +13,60 @@ from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.registry import MAILBOXES_BUCKET, MailboxRecord, MailboxRegistry
 from crewlet.mail.retired import RETIREMENTS_BUCKET, Retirements
 from crewlet.mail.retirement import GRACE_S
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.errors import NotTaken, Unavailable
 from crewlet.ports.mail import Backlog, Subscription
 from crewlet.seats.lease import Granted, seat_resource
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.testing.faults import FaultyCells
-from crewlet.testing.twins.mail import TwinMail
+from crewlet.testing.twins.mail import Fault, PlainWire, TwinMail
 from crewlet.testing.twins.mailbroker import TwinBroker
 from crewlet.testing.virtual import VirtualClock
 
 TTL_S = 45.0
 ALL_THREE = ["inbox", "control", "reflect"]
+
+T = TypeVar("T")
+
+
+class LateWire(PlainWire):
+    """A way to the broker on which requests can be held: nobody answers them, and they arrive at `deliver_held`.
+
+    Attributes:
+        holds: the names of the requests that stay on their way.
+        held: what they will do.
+        refuses: the names of those that are turned away.
+    """
+
+    def __init__(self, clock: VirtualClock, fault: Fault) -> None:
+        super().__init__(clock, fault)
+        self._sleep = clock.sleep
+        self.holds: set[str] = set()
+        self.refuses: set[str] = set()
+        self.held: list[Callable[[], object]] = []
+
+    async def ask(
+        self,
+        name: str,
+        effect: Callable[[], T],
+        *,
+        admit: Callable[[], None] | None = None,
+        final_within_s: float | None = None,
+    ) -> T:
+        if name not in self.holds | self.refuses:
+            return await super().ask(name, effect, admit=admit, final_within_s=final_within_s)
+        if admit is not None:
+            admit()
+        if name in self.refuses:
+            raise NotTaken(f"{name} is turned away")
+        self.held.append(effect)
+        await self._sleep(5.0 if final_within_s is None else final_within_s)
+        raise Unavailable(f"{name} is not answered")
+
+    def deliver_held(self) -> None:
+        """Let what is on its way arrive, whoever sent it and whatever became of them."""
+        held, self.held = self.held, []
+        for effect in held:
+            effect()
 
 
 class Office:
@@ -34,7 +78,8 @@ class Office:
         self.roster_problem: Exception | None = None
         self.before: Callable[[str], Awaitable[None]] | None = None
         """Called with the name of each request to the broker, before it takes effect."""
-        self.mail = TwinMail(TwinBroker(self.clock, ack_window_s=TTL_S), clock=self.clock, fault=self._fault)
+        self.wire = LateWire(self.clock, self._fault)
+        self.mail = TwinMail(TwinBroker(self.clock, ack_window_s=TTL_S), clock=self.clock, wire=self.wire)
 
     async def open(self) -> "Office":
         store = LocalCells(self.clock)

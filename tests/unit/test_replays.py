@@ -34,14 +34,21 @@ class Wire(PlainWire):
         self.stop: list[str] = []
         self.stall_s = 0.0
 
-    async def ask(self, name: str, effect: Callable[[], T], *, admit: Callable[[], None] | None = None) -> T:
+    async def ask(
+        self,
+        name: str,
+        effect: Callable[[], T],
+        *,
+        admit: Callable[[], None] | None = None,
+        final_within_s: float | None = None,
+    ) -> T:
         if name in self.stop:
             self.stop.remove(name)
             raise Unavailable("it did not leave")
         if self.stall_s and name == "publish":
             stall_s, self.stall_s = self.stall_s, 0.0
             await self.clock.sleep(stall_s)
-        answer = await super().ask(name, effect, admit=admit)
+        answer = await super().ask(name, effect, admit=admit, final_within_s=final_within_s)
         if name in self.lose:
             self.lose.remove(name)
             raise Unavailable("the answer was lost")

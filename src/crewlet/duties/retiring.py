@@ -13,6 +13,7 @@ from typing import assert_never
 import structlog
 
 from crewlet.duties.asking import Asking
+from crewlet.duties.deletion import Deletion
 from crewlet.kit.supervise import Tasks
 from crewlet.mail import topics
 from crewlet.mail.mailboxes import Mailboxes
@@ -179,12 +180,14 @@ class MailboxSweep:
 
     async def _discover(self, handle: str, report: Report) -> None:
         now = await self._registry.now()
+        self._turned()
         if _is_done(await self._registry.create(handle, absent_since=now)):
             _log.warning("seat_mailbox_discovered", seat=handle)
             self._tell_absent(handle, now, report)
 
     async def _stamp(self, record: MailboxRecord, report: Report) -> None:
         now = await self._registry.now()
+        self._turned()
         if _is_done(await self._registry.update(record.absent(now))):
             self._tell_absent(record.handle, now, report)
 
@@ -204,6 +207,7 @@ class MailboxSweep:
             )
             report.returned.append(record.handle)
             if record.retiring_since is not None:
+                self._turned()
                 await self._ask(self._mailboxes.restore(record.handle), f"making the mailbox of {record.handle}")
 
     async def _retire(self, record: MailboxRecord, report: Report) -> None:
@@ -217,19 +221,25 @@ class MailboxSweep:
             _log.info("seat_mailbox_retirement_held", seat=handle, refused=claim.reason, holder=claim.holder)
             report.held.append(handle)
             return
+        deletion = Deletion(self._mail, handle, ends_at, self._clock, self._tasks)
         try:
-            await self._retire_held(record, owner, ends_at, report)
+            await self._retire_held(record, owner, deletion, report)
         finally:
             self._turned()
-            await self._release(handle, owner, claim.lease.epoch)
+            if deletion.may_land:
+                # The lease keeps every node out for as long as it lives, and the mark whoever would make the mailbox.
+                _log.warning("seat_mailbox_retirement_undecided", seat=handle, owner=owner)
+            else:
+                await self._release(handle, owner, claim.lease.epoch)
 
-    async def _retire_held(self, record: MailboxRecord, owner: str, ends_at: float, report: Report) -> None:
+    async def _retire_held(self, record: MailboxRecord, owner: str, deletion: Deletion, report: Report) -> None:
         handle = record.handle
         roster = await self._roster()
         if roster is None or handle in roster:
             return
         messages = await self._count(record)
         marked = record.marked(await self._registry.now(), owner, messages)
+        self._turned()
         match await self._registry.update(marked):
             case Done(version):
                 marked = replace(marked, version=version)
@@ -244,17 +254,24 @@ class MailboxSweep:
             _log.warning("seat_mailbox_retirement_resumed", seat=handle, left_by=record.retiring_by)
         self._turned()
         try:
-            await self._delete(handle, ends_at)
-            self._turned()
+            await deletion.run(self._turned)
         except (Unavailable, Fenced, TimeoutError) as error:
+            self._turned()
+            if deletion.may_land:
+                await self._put_back_if_taken_over(handle)
+                raise Unavailable(
+                    f"whether its mailbox is deleted is not known, and is looked at later: {error}"
+                ) from error
             await self._settle(await self._registry.update(marked.unmarked()), handle)
             raise Unavailable(f"the mailbox could not be deleted, and is tried again: {error}") from error
         total = sum(messages.values())
         try:
-            await self._retirements.note(handle, owner, record.absent_since, messages)
+            note = self._retirements.note(handle, owner, record.absent_since, messages)
+            await self._ask(note, f"noting the retirement of {handle}")
         except Unavailable:
             _log.warning("seat_mailbox_retirement_unrecorded", seat=handle, messages=total)
             raise
+        self._turned()
         if await self._settle(await self._registry.delete(marked), handle):
             _log.info("seat_mailbox_retired", seat=handle, absent_since=str(record.absent_since), messages=total)
             report.retired.append(handle)
@@ -278,25 +295,6 @@ class MailboxSweep:
             messages[part] = backlog.waiting + backlog.in_hand if backlog else record.messages.get(part, 0)
         return messages
 
-    async def _delete(self, handle: str, ends_at: float) -> None:
-        """Delete the three subscriptions; nothing is sent once the time is up, however long this process stood still.
-
-        Raises:
-            Unavailable, Fenced, TimeoutError: some may be left.
-        """
-
-        def admit() -> None:
-            if self._clock.elapsed() >= ends_at:
-                raise Fenced("its time is up")
-
-        async def all_three() -> None:
-            for subscription in topics.mailbox(handle):
-                await self._mail.delete_subscription(subscription, admit=admit)
-
-        admit()
-        left_s = ends_at - self._clock.elapsed()
-        await self._tasks.within(all_three(), left_s, self._clock.sleep, f"deleting the mailbox of {handle}")
-
     async def _settle(self, result: WriteResult, handle: str) -> bool:
         """Whether the last write on a marked record is in. If somebody took the seat over, its mailbox is made again.
 
@@ -307,14 +305,19 @@ class MailboxSweep:
             case Done():
                 return True
             case Refused():
-                if was_taken_over(await self._registry.get(handle)):
-                    made = await self._mailboxes.restore(handle)
-                    _log.warning("seat_mailbox_restored", seat=handle, made=made)
+                await self._put_back_if_taken_over(handle)
                 return False
             case Unknown(reason):
                 raise Unavailable(f"the end of its retirement is undecided: {reason}")
             case _:
                 assert_never(result)
+
+    async def _put_back_if_taken_over(self, handle: str) -> None:
+        self._turned()
+        if was_taken_over(await self._registry.get(handle)):
+            self._turned()
+            made = await self._ask(self._mailboxes.restore(handle), f"making the mailbox of {handle}")
+            _log.warning("seat_mailbox_restored", seat=handle, made=made)
 
     async def _release(self, handle: str, owner: str, epoch: int) -> None:
         try:

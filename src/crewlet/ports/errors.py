@@ -12,6 +12,10 @@ class Unavailable(CrewletError):
     """
 
 
+class NotTaken(Unavailable):
+    """The request reached nobody, or was turned away: it had no effect and will have none."""
+
+
 class Fenced(CrewletError):
     """The caller is not, or no longer provably, the holder. It stops at once and writes nothing more."""
 

@@ -250,14 +250,23 @@ class Mail(Protocol):
         """
         ...
 
-    async def delete_subscription(self, subscription: Subscription, *, admit: Callable[[], None] | None = None) -> bool:
+    async def delete_subscription(
+        self, subscription: Subscription, *, admit: Callable[[], None] | None = None, patience_s: float = 5.0
+    ) -> bool:
         """Delete it with the mail that waits on it. False when there was none.
+
+        Either answer is the last word: nothing that this call sent can take effect afterwards, and take one that was
+        made anew.
 
         Args:
             admit: called in the same step before each time that the request leaves (see `publish`).
+            patience_s: for how long it is asked again while nobody answers.
 
         Raises:
-            Unavailable: nobody answered.
+            NotTaken: refused, or never sent: it had no effect, and will have none.
+            Unavailable: it may have been deleted, or may be at any later time.
+
+        Cancellation: as good as `Unavailable`.
         """
         ...
 

@@ -34,11 +34,10 @@ from crewlet.adapters.nats.translate import (
     BrokerUnfit,
     NobodyThere,
     NothingThere,
-    NotTaken,
     too_large,
 )
 from crewlet.ports.clock import Clock
-from crewlet.ports.errors import NotLive, Unavailable
+from crewlet.ports.errors import NotLive, NotTaken, Unavailable
 
 OLDEST_BROKER = (2, 11)
 API_TIMEOUT_S = 5.0
@@ -115,6 +114,11 @@ class Connection:
     def is_clustered(self) -> bool:
         """Whether the server that this side is connected to has others beside it."""
         return bool(self._link.server_info.get("cluster"))
+
+    @property
+    def breaks(self) -> int:
+        """How often it has broken: what left over an earlier one may still arrive after what leaves over this one."""
+        return self._link.breaks
 
     @property
     def client(self) -> Link:

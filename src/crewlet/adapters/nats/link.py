@@ -44,6 +44,7 @@ class Link(Client):
     def __init__(self, *, needs_tls: bool = False) -> None:
         super().__init__()
         self._needs_tls = needs_tls
+        self.breaks = 0
         self._asked = 0
         self._is_flush_due = False
         self._unsent = 0
@@ -232,6 +233,7 @@ class Link(Client):
 
     def _drop_unsent(self) -> None:
         """Forget what the dead connection did not send, and answer who waits on it: at once, not at a time-out."""
+        self.breaks += 1
         self._pending.clear()
         self._pending_data_size = 0
         ours = list(self._waits.values())

@@ -147,9 +147,11 @@ class NatsMail:
         self._switchboard.require_live()
         return (await self._consumers.ensure(subscription)).is_new
 
-    async def delete_subscription(self, subscription: Subscription, *, admit: Callable[[], None] | None = None) -> bool:
+    async def delete_subscription(
+        self, subscription: Subscription, *, admit: Callable[[], None] | None = None, patience_s: float = 5.0
+    ) -> bool:
         self._switchboard.require_live()
-        return await self._consumers.delete(subscription, admit=admit)
+        return await self._consumers.delete(subscription, admit=admit, patience_s=patience_s)
 
     async def list_subscriptions(self, pattern: str) -> Sequence[Subscription]:
         self._switchboard.require_live()

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.deleting import delete_consumer
 from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, Reply, ask
 from crewlet.adapters.nats.leftover import Left, left_by
 from crewlet.adapters.nats.streams import NS, MailStream, StreamGone, stream_names, stream_of, unavailable
@@ -123,15 +124,9 @@ class Consumers:
             return None
         return Backlog(int(info["num_pending"]), int(info["num_ack_pending"]), int(info["num_waiting"]))
 
-    async def delete(self, subscription: Subscription, *, admit: Callable[[], None] | None = None) -> bool:
-        stream = stream_of(subscription.topic)
-        try:
-            await ask(self.connection, f"CONSUMER.DELETE.{stream.name}.{consumer_name(subscription)}", admit=admit)
-        except ApiError as error:
-            if error.err_code == CONSUMER_NOT_FOUND:
-                return False
-            raise unavailable(error, stream.name) from error
-        return True
+    async def delete(self, subscription: Subscription, *, admit: Callable[[], None] | None, patience_s: float) -> bool:
+        stream, name = stream_of(subscription.topic), consumer_name(subscription)
+        return await delete_consumer(self.connection, stream.name, name, admit=admit, patience_s=patience_s)
 
     async def is_covered(self, topic: str) -> bool:
         """Whether some subscription keeps what is published to a topic. Asked of the broker, never remembered.

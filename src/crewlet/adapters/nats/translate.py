@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from crewlet.kit.refusal import ConfigRefused
-from crewlet.ports.errors import CrewletError, Misuse, Unavailable
+from crewlet.ports.errors import CrewletError, Misuse, NotTaken, Unavailable
 
 WRONG_LAST_SEQUENCE = 10071
 """Another write is the subject's newest; the description names its sequence."""
@@ -27,10 +27,6 @@ REPLICAS_NEED_A_CLUSTER = 10074
 
 class BrokerUnfit(ConfigRefused):
     """The broker that the settings name cannot serve a company."""
-
-
-class NotTaken(Unavailable):
-    """The request reached nobody and had no effect."""
 
 
 class NobodyThere(NotTaken):
@@ -75,7 +71,7 @@ class Fault(msgspec.Struct, frozen=True):
 def cannot_answer(err_code: int, description: str) -> Unavailable:
     """A server's word that it cannot answer now, in people's words."""
     if err_code == NO_LEADER:
-        return Unavailable("the broker's store has no leader now, or too few members for one")
+        return NotTaken("the broker's store has no leader now, or too few members for one")
     return Unavailable(f"the broker cannot answer now: {description} ({err_code})")
 
 

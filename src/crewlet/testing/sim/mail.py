@@ -128,8 +128,17 @@ class SimMailWire:
         self._leaving = leaving
         self._trouble = trouble
 
-    async def ask(self, name: str, effect: Callable[[], T], *, admit: Callable[[], None] | None = None) -> T:
+    async def ask(
+        self,
+        name: str,
+        effect: Callable[[], T],
+        *,
+        admit: Callable[[], None] | None = None,
+        final_within_s: float | None = None,
+    ) -> T:
         budget_s, try_s = _PATIENCE.get(name, _QUESTION)
+        is_final = final_within_s is not None
+        budget_s = budget_s if final_within_s is None else final_within_s
         if name in ("attach", "detach"):
             slow_s, failing = self._trouble()
             if slow_s:
@@ -139,8 +148,9 @@ class SimMailWire:
                 effect = _unanswerable
 
         leaves = admit if name != "publish" else partial(self._publishes, admit)
+        is_silent = name == "pull"
         return await self._wire.ask(
-            STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaves, is_silent=name == "pull"
+            STREAM, effect, budget_s=budget_s, try_s=try_s, before_each=leaves, is_silent=is_silent, is_final=is_final
         )
 
     def _publishes(self, admit: Callable[[], None] | None) -> None:

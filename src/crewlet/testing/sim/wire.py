@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.errors import NotTaken, Unavailable
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.loop import PROCESS, Process, SimLoop
@@ -174,6 +174,7 @@ class Wire:
         try_s: float,
         before_each: Callable[[], None] | None = None,
         is_silent: bool = False,
+        is_final: bool = False,
     ) -> T:
         """Have an effect at the broker, and hear of it; again while nobody answers, till the budget is spent.
 
@@ -182,21 +183,32 @@ class Wire:
             effect: runs at the broker, perhaps more than once, perhaps after the caller is gone.
             before_each: called as each try leaves.
             is_silent: the broker says nothing to it as such: that it has come is known as soon as it has.
+            is_final: an answer counts only when no earlier try may still arrive. One that straggles does so, and who
+                asked cannot tell it from one that is lost.
 
         Raises:
+            NotTaken: no try had an effect, and none will.
             Unavailable: nobody answered.
 
         Cancellation: what is on its way still arrives.
         """
         ends = self._loop.now_s + budget_s
+        is_in_doubt = False
         while True:
             if before_each is not None:
                 before_each()
             try:
-                return await self._try(stream, effect, ends, try_s, is_silent=is_silent)
-            except Unavailable:
+                answer = await self._try(stream, effect, ends, try_s, is_silent=is_silent)
+            except Unavailable as error:
+                is_in_doubt |= not isinstance(error, NotTaken)
                 if self._loop.now_s + _PAUSE_S >= ends:
+                    if is_in_doubt:
+                        raise Unavailable(str(error)) from error
                     raise
+            else:
+                if is_final and is_in_doubt:
+                    raise Unavailable("an earlier request may still arrive")
+                return answer
             await self._loop.sleep(_PAUSE_S)
 
     async def ask_both(
@@ -295,7 +307,7 @@ class Wire:
         result: Any = None
         error: BaseException | None = None
         if broker.is_electing(request.stream):
-            error = Unavailable(f"{request.stream} has no leader")
+            error = NotTaken(f"{request.stream} has no leader")
         else:
             broker.caller = self._process
             try:

@@ -46,19 +46,28 @@ TROUBLE_PAUSE_S = 0.1
 log = structlog.get_logger()
 
 Fault = Callable[[str], Awaitable[None]]
-"""Called with the name of each request before it reaches the broker; it may sleep, or raise Unavailable."""
+"""Called with the name of each request before it reaches the broker; it may sleep, or raise Unavailable or NotTaken."""
 
 
 class MailWire(Protocol):
     """What lies between one node and the broker."""
 
-    async def ask(self, name: str, effect: Callable[[], T], *, admit: Callable[[], None] | None = None) -> T:
+    async def ask(
+        self,
+        name: str,
+        effect: Callable[[], T],
+        *,
+        admit: Callable[[], None] | None = None,
+        final_within_s: float | None = None,
+    ) -> T:
         """Have an effect at the broker. It may take place more than once, or after the caller has gone.
 
         Args:
             admit: asked before each try; what it raises ends the tries.
+            final_within_s: ask for so long, and answer only when none of the tries can take effect afterwards.
 
         Raises:
+            NotTaken: no try had an effect, and none will.
             Unavailable: nobody answered.
         """
         ...
@@ -79,7 +88,15 @@ class PlainWire:
         self._clock = clock
         self._fault = fault
 
-    async def ask(self, name: str, effect: Callable[[], T], *, admit: Callable[[], None] | None = None) -> T:
+    async def ask(
+        self,
+        name: str,
+        effect: Callable[[], T],
+        *,
+        admit: Callable[[], None] | None = None,
+        final_within_s: float | None = None,
+    ) -> T:
+        del final_within_s  # there is one try
         if self._fault is not None:
             await self._fault(name)
         if admit is not None:
@@ -151,9 +168,13 @@ class TwinMail:
         self._switchboard.require_live()
         return await self._wire.ask("ensure_subscription", lambda: self._broker.ensure(subscription))
 
-    async def delete_subscription(self, subscription: Subscription, *, admit: Callable[[], None] | None = None) -> bool:
+    async def delete_subscription(
+        self, subscription: Subscription, *, admit: Callable[[], None] | None = None, patience_s: float = 5.0
+    ) -> bool:
         self._switchboard.require_live()
-        return await self._wire.ask("delete_subscription", lambda: self._broker.delete(subscription), admit=admit)
+        return await self._wire.ask(
+            "delete_subscription", lambda: self._broker.delete(subscription), admit=admit, final_within_s=patience_s
+        )
 
     async def list_subscriptions(self, pattern: str) -> Sequence[Subscription]:
         self._switchboard.require_live()
