@@ -1,18 +1,16 @@
 """Tool servers over streamable HTTP: secrets in headers only, and what a site may not do to us."""
 
 import asyncio
-import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from process_kit import python, until
+from site_kit import Site, on_loopback
 from structlog.testing import capture_logs
 
 from crewlet.adapters.mcp import McpServers
@@ -37,74 +35,8 @@ async def _started(url: str, *, call_s: float = 30.0, start_s: float = 60.0) -> 
     await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool server")])
 
 
-@dataclass
-class Site:
-    """A site that speaks MCP by hand.
-
-    Attributes:
-        call: what it answers a call with, from the header on; `{id}` and `{size}` are filled in.
-    """
-
-    call: bytes = b""
-    status: int = 200
-    is_silent: bool = False
-    calls: int = 0
-    headers: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
-    url: str = ""
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
-                headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                self.headers.append(headers)
-                if head[0].startswith("GET"):
-                    writer.write(b"HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")
-                else:
-                    writer.write(await self._answer(json.loads(body)))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    async def _answer(self, request: dict[str, Any]) -> bytes:
-        if self.status != 200:
-            return b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % self.status
-        match request.get("method"):
-            case "initialize":
-                version = request["params"]["protocolVersion"]
-                info = {"name": "raw", "version": "1"}
-                return _json(request, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info})
-            case "tools/list":
-                return _json(request, {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
-            case "tools/call":
-                self.calls += 1
-                if self.is_silent:
-                    await asyncio.sleep(600)
-                return self.call.replace(b"{id}", str(request["id"]).encode())
-            case "ping":
-                return _json(request, {})
-            case _:
-                return b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
-
-
-def _json(request: dict[str, Any], result: Any) -> bytes:
-    body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
-    head = b"content-type: application/json\r\nmcp-session-id: s1\r\ncontent-length: %d" % len(body)
-    return b"HTTP/1.1 200 OK\r\n%b\r\n\r\n%b" % (head, body)
-
-
 _FINE = b'data: {"jsonrpc": "2.0", "id": {id}, "result": {"content": [{"type": "text", "text": "fine"}]}}\n\n'
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + _FINE
-
-
-@asynccontextmanager
-async def _site(site: Site) -> AsyncGenerator[str]:
-    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        server.close()
 
 
 def _port() -> int:
@@ -141,8 +73,8 @@ async def test_a_site_of_the_mcp_package_is_called_with_its_secret(tmp_path: Pat
 
 async def test_a_site_that_refuses_us_is_not_started_and_its_status_is_named() -> None:
     site = Site(status=401)
-    async with _site(site) as url:
-        with pytest.raises(ToolServerNotStarted, match=r"web did not start: .*; it answered with HTTP 401"):
+    async with on_loopback(site) as url:
+        with pytest.raises(ToolServerNotStarted, match=r"web did not start: it refused: HTTP 401"):
             async with _started(url):
                 pass
     assert site.headers[0]["authorization"] == f"Bearer {SECRET}"
@@ -156,7 +88,7 @@ async def test_a_site_that_is_not_there_is_not_started() -> None:
 
 async def test_an_answer_that_never_comes_over_http_ends_with_its_time_out() -> None:
     site = Site(is_silent=True)
-    async with _site(site) as url, _started(url, call_s=0.5) as server:
+    async with on_loopback(site) as url, _started(url, call_s=0.5) as server:
         with pytest.raises(ToolUnavailable, match=r"it did not answer within 0.5 s"):
             await server.call("web__t", {}, meta={})
         assert site.calls == 1 and server.trouble is None
@@ -166,13 +98,13 @@ async def test_an_answer_that_never_comes_over_http_ends_with_its_time_out() -> 
     ("head", "says"),
     [
         (b"content-type: application/json", "an answer of more than 4194304 bytes"),
-        (b"content-type: text/event-stream", "SSE stream failed"),
+        (b"content-type: text/event-stream", "event exceeded the 4194304 byte limit"),
     ],
 )
 async def test_a_body_of_ten_megabytes_is_not_taken_in(head: bytes, says: str) -> None:
     body = b'data: {"jsonrpc": "2.0", "id": {id}, "result": "' + b"x" * 10_000_000
     site = Site(b"HTTP/1.1 200 OK\r\n%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body))
-    async with _site(site) as url, _started(url) as server:
+    async with on_loopback(site) as url, _started(url) as server:
         try:
             told = (await server.call("web__t", {}, meta={})).text
         except ToolUnavailable as error:
@@ -184,16 +116,16 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
     site = Site(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx"
     )
-    async with _site(site) as url, _started(url) as server:
+    async with on_loopback(site) as url, _started(url) as server:
         with pytest.raises(ToolUnavailable, match="compressed"):
             await server.call("web__t", {}, meta={})
 
 
 async def test_a_secret_does_not_follow_a_redirect_to_another_place() -> None:
     other = Site()
-    async with _site(other) as elsewhere:
+    async with on_loopback(other) as elsewhere:
         site = Site(f"HTTP/1.1 307 There\r\nlocation: {elsewhere}\r\ncontent-length: 0\r\n\r\n".encode())
-        async with _site(site) as url, _started(url) as server:
+        async with on_loopback(site) as url, _started(url) as server:
             answer = await server.call("web__t", {}, meta={})
             assert answer.is_error and "not followed" in answer.text
     assert other.headers == []
@@ -201,16 +133,16 @@ async def test_a_secret_does_not_follow_a_redirect_to_another_place() -> None:
 
 async def test_a_site_that_fails_is_named_with_its_status_and_stays() -> None:
     site = Site()
-    async with _site(site) as url, _started(url) as server:
+    async with on_loopback(site) as url, _started(url) as server:
         site.status = 500
         answer = await server.call("web__t", {}, meta={})
-        assert answer.is_error and answer.text.endswith("; it answered with HTTP 500")
+        assert answer.is_error and answer.text == "the server refused the call: HTTP 500"
         assert server.trouble is None
 
 
 async def test_a_site_that_forgot_our_session_is_greeted_again() -> None:
     site = Site(_OK)
-    async with _site(site) as url, _started(url) as server:
+    async with on_loopback(site) as url, _started(url) as server:
         site.status = 404
         with pytest.raises(ToolUnavailable, match="it does not know our session any more"):
             await server.call("web__t", {}, meta={})

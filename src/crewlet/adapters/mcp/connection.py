@@ -15,6 +15,7 @@ from crewlet.adapters.mcp.answers import MAX_ANSWER_CHARS, answer_of, cut, tool_
 from crewlet.adapters.mcp.http import HttpLink
 from crewlet.adapters.mcp.redact import SHOWN_CHARS, Redaction
 from crewlet.adapters.mcp.stdio import StdioLink
+from crewlet.kit import lines
 from crewlet.kit.supervise import Tasks
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.programs import ProgramNotStarted, Programs, ProgramUnproven
@@ -24,12 +25,11 @@ MAX_TOOLS: Final = 256
 MAX_PAGES: Final = 64
 MAX_LIST_BYTES: Final = 1_048_576
 _PING_S = 10.0
-_LAST_WORDS_S = 2.0
 _END_S = 10.0
 _END_POLL_S = 0.2
 
 # What goes wrong is told here, in one place and without what was said: theirs may quote it at length.
-for _name in ("mcp", "client", "httpx2", "httpcore2"):
+for _name in ("mcp", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
@@ -42,7 +42,7 @@ class Connection:
         self._link = (
             StdioLink(spec.name, spec.transport, programs, redact)
             if isinstance(spec.transport, StdioServer)
-            else HttpLink(spec.transport, spec.call_timeout_s)
+            else HttpLink(spec.name, spec.transport, max(spec.call_timeout_s, spec.start_timeout_s))
         )
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[dict[str, tuple[ToolInfo, str]]] = loop.create_future()
@@ -129,13 +129,13 @@ class Connection:
                     await self.gone()
                 except MCPError as error:
                     if error.error.code == types.CONNECTION_CLOSED:
-                        await asyncio.wait({watch}, timeout=_LAST_WORDS_S)
+                        await asyncio.wait({watch}, timeout=self._link.last_words_s)
                     raise
                 finally:
                     self._session = None
                     watch.cancel()
         except Exception as error:  # noqa: BLE001 -- the client's errors are many, and each ends the connection
-            self._settle(self._redact(_in_words(error))[:SHOWN_CHARS])
+            self._settle(lines.one_line(self._redact(_in_words(error)), SHOWN_CHARS))
         finally:
             self._settle("the connection ended")
 
@@ -149,11 +149,14 @@ class Connection:
     async def _refused(self, error: MCPError) -> ToolAnswer:
         """An answer that says no, or what the client makes of a connection that broke."""
         if error.error.code == types.CONNECTION_CLOSED or self._over.done():
-            await asyncio.wait({self._over}, timeout=_LAST_WORDS_S)
-            why = self._over.result() if self._over.done() else self._redact(error.error.message)[:SHOWN_CHARS]
+            await asyncio.wait({self._over}, timeout=self._link.last_words_s)
+            why = (
+                self._over.result()
+                if self._over.done()
+                else lines.one_line(self._redact(error.error.message), SHOWN_CHARS)
+            )
             raise ToolUnavailable(f"{why}{self.remark()}")
-        status = self._link.remark() if isinstance(self._link, HttpLink) else ""
-        text = self._redact(f"the server refused the call: {error.error.message}{status}")
+        text = self._redact(f"the server refused the call: {error.error.message}")
         return ToolAnswer(cut(text, MAX_ANSWER_CHARS), is_error=True)
 
     def _have_doubts(self) -> None:
@@ -214,6 +217,8 @@ def _in_words(error: Exception) -> str:
         case ValidationError():
             return f"it answered with {error.error_count()} errors in its form"
         case Unavailable() | ProgramNotStarted():
+            return str(error)
+        case RuntimeError():  # how the client says that it does not know the version of the protocol
             return str(error)
         case _:
             return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,16 +1,19 @@
 """What a connection asks of the way to its server."""
 
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import Protocol
 
 from mcp.client._transport import TransportStreams
 
-MAX_MESSAGE_BYTES: Final = 4_194_304
-"""Of one message from a server. A longer one is not taken in."""
-
 
 class Link(Protocol):
-    """One way to one server, used once."""
+    """One way to one server, used once.
+
+    Attributes:
+        last_words_s: how long after it broke it may take until `gone` and `remark` say how.
+    """
+
+    last_words_s: float
 
     def streams(self) -> AbstractAsyncContextManager[TransportStreams]:
         """Reach the server.

@@ -26,5 +26,8 @@ def tool_name(server: str, tool: str, taken: Collection[str] = ()) -> str:
     name = f"{server}{SEPARATOR}{plain}"
     if plain == tool and len(name) <= MAX_NAME_CHARS and name not in taken:
         return name
-    digest = sha256(tool.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_CHARS]
-    return f"{name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]}-{digest}"
+    beginning = name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]
+    digest = sha256(tool.encode(errors="surrogatepass"))
+    while (name := f"{beginning}-{digest.hexdigest()[:_DIGEST_CHARS]}") in taken:
+        digest.update(b" ")
+    return name

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from crewlet.kit import lines
+
 SHOWN_CHARS: Final = 500
 MIN_SECRET_CHARS: Final = 4
 """A shorter text is no secret, and stands in too much that is none."""
@@ -30,7 +32,8 @@ class Redaction:
         """
         if is_cut:
             text = text[self._cut_at(text) :]
-        return " ".join(self(text).split())[-SHOWN_CHARS:]
+        text = self(text)
+        return lines.one_line(text, len(text))[-SHOWN_CHARS:]
 
     def _cut_at(self, text: str) -> int:
         """Past whatever the beginning could be the rest of."""

@@ -11,10 +11,10 @@ import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCMessage, JSONRPCNotification, jsonrpc_message_adapter
-from pydantic import ValidationError
+from mcp_types import JSONRPCNotification
 
-from crewlet.adapters.mcp.link import MAX_MESSAGE_BYTES, Link
+from crewlet.adapters.mcp.intake import MAX_MESSAGE_BYTES, Intake, NotMcp, TooMuch
+from crewlet.adapters.mcp.link import Link
 from crewlet.adapters.mcp.redact import Redaction
 from crewlet.kit.supervise import Tasks
 from crewlet.ports.programs import OutputFlood, Program, Programs, ProgramSpec, ProgramUnproven
@@ -28,12 +28,10 @@ _TAIL_BYTES = 1_900
 _LAST_WORDS_S = 1.0
 
 
-class _NotMcp(Exception):
-    """The program speaks something else."""
-
-
 class StdioLink(Link):
     """A program in a process group of its own, that gets the environment it is given and nothing else."""
+
+    last_words_s = 2.0
 
     def __init__(self, name: str, server: StdioServer, programs: Programs, redact: Redaction) -> None:
         self._name = name
@@ -42,6 +40,7 @@ class StdioLink(Link):
         self._redact = redact
         self._program: Program | None = None
         self._watch: asyncio.Task[str] | None = None
+        self._intake = Intake()
         self._is_writing = False
         self._bad_lines = 0
 
@@ -87,13 +86,14 @@ class StdioLink(Link):
     async def _read(self, program: Program, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         try:
             async for line in program.lines():
-                if not line.strip():
-                    continue
-                message = _parsed(line)
-                if message is None:
-                    self._note_bad_line(len(line))
+                try:
+                    message = await self._intake.read(line)
+                except NotMcp:
+                    if line.strip():
+                        self._note_bad_line(len(line))
                 else:
-                    await to_session.send(SessionMessage(message))
+                    if message is not None:
+                        await to_session.send(message)
         except anyio.BrokenResourceError:
             pass  # the session is over
         finally:
@@ -105,13 +105,14 @@ class StdioLink(Link):
             _log.warning("tool_server_bad_line", server=self._name, bytes=size)
         self._bad_lines += 1
         if self._bad_lines >= MAX_BAD_LINES:
-            raise _NotMcp
+            raise TooMuch(f"{MAX_BAD_LINES} lines that are not MCP")
 
     async def _write(self, program: Program, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
         async for item in from_session:
             self._is_writing = True
             await program.write_line(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
             self._is_writing = False
+            self._intake.said(item.message)
 
     async def _watched(self, program: Program, reader: asyncio.Task[None]) -> str:
         """How the server went. What it left running goes with it: it may hold the output open for ever."""
@@ -156,20 +157,11 @@ class _Outlet:
         return None
 
 
-def _parsed(line: bytes) -> JSONRPCMessage | None:
-    try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValidationError:
-        return None
-
-
 def _how(reader: "asyncio.Task[None]", exited: "asyncio.Future[Any]") -> str:
     broke = reader.exception() if reader.done() and not reader.cancelled() else None
     match broke:
-        case OutputFlood():
+        case OutputFlood() | TooMuch():
             return f"it wrote {broke}"
-        case _NotMcp():
-            return f"it wrote {MAX_BAD_LINES} lines that are not MCP"
         case None:
             pass
         case _:
