@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from crewlet.mail.batching import nak_delay_s
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.node import freednews
 from crewlet.ports.cells import Done
-from crewlet.ports.mail import Ack, BatchOptions, Delivery, Outcome
+from crewlet.ports.mail import Ack, BatchOptions, Delivery, Outcome, Subscription
 from crewlet.seats import news
 from crewlet.seats.dutyleases import DUTIES_BUCKET, DutyLeases
 from crewlet.seats.lease import Granted
@@ -32,12 +33,14 @@ from crewlet.supervisor.natswire import connected
 from crewlet.supervisor.page import Page, PageSlots, boottime
 from crewlet.supervisor.remains import LEASES, Heard, Held, InHand, in_page
 from crewlet.testing.brokers import Server, one_server
+from crewlet.testing.faulty_link import FaultyLink, Frame
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 TTL_S = 45.0
 DEAD, ALIVE = "n1:dead", "n1:alive"
 BOUND_S = 30.0
+ELECTING = b'{"error": {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}}'
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +133,39 @@ def target_of(server: Server) -> Target:
     return Target(server.broker.home, "127.0.0.1")
 
 
+@dataclass(frozen=True, slots=True)
+class Behind(Target):
+    """The broker behind a link that loses what it is told to."""
+
+    port: int = 0
+
+    def ports(self) -> tuple[int, int]:
+        return self.port, Target.ports(self)[1]
+
+
+def behind(link: FaultyLink, server: Server) -> Target:
+    return Behind(server.broker.home, "127.0.0.1", port=int(link.url.rpartition(":")[2]))
+
+
+async def send_unheard(dead: Side, alive: Side, page: Page, handle: str) -> tuple[Subscription, Heard]:
+    """Two messages that the broker hands to a busy node which does not read its socket any more, and then dies."""
+    inbox = topics.inbox(handle)
+    await Mailboxes(dead.mail, dead.clock, alarm_after_s=TTL_S).ensure([handle])
+    await dead.mail.publish(inbox.topic, b"", message_id="worked")
+    await dead.attach(handle)
+    await until(lambda: dead.heard and in_page(page)[0])
+    (heard,) = in_page(page)[1]
+    await dead.connection.client.listen("nobody.reads.this", overlook)
+    ask = json.dumps({"batch": 2, "expires": 30_000_000_000}).encode()
+    dead.connection.client.send(f"$JS.API.CONSUMER.MSG.NEXT.{heard.stream}.{heard.consumer}", "nobody.reads.this", ask)
+    for number in range(2):
+        await alive.mail.publish(inbox.topic, b"", message_id=f"sent{number}")
+    backlog = await alive.mail.waiting(inbox)
+    assert backlog is not None and backlog.in_hand == 3
+    await dead.die()
+    return inbox, heard
+
+
 async def test_mail_in_a_dead_nodes_hands_is_with_the_next_reader_in_stream_order_long_before_its_window_ends(
     server: Server, page: Page, sides: tuple[Side, Side]
 ) -> None:
@@ -153,31 +189,60 @@ async def test_mail_that_the_broker_sent_to_a_node_as_it_died_is_back_too(
     server: Server, page: Page, sides: tuple[Side, Side]
 ) -> None:
     dead, alive = sides
-    inbox = topics.inbox("sent")
-    await Mailboxes(dead.mail, dead.clock, alarm_after_s=TTL_S).ensure(["sent"])
-    await dead.mail.publish(inbox.topic, b"", message_id="worked")
-    await dead.attach("sent")
-    await until(lambda: dead.heard)
-    # An open pull, as of a seat that waits, whose node does not read its socket any more.
-    in_hand, heard = in_page(page)
-    await dead.connection.client.listen("nobody.reads.this", overlook)
-    dead.connection.client.send(
-        f"$JS.API.CONSUMER.MSG.NEXT.{in_hand[0].consumer[0]}.{in_hand[0].consumer[1]}",
-        "nobody.reads.this",
-        json.dumps({"batch": 2, "expires": 30_000_000_000}).encode(),
-    )
-    for number in range(2):
-        await alive.mail.publish(inbox.topic, b"", message_id=f"sent{number}")
-    backlog = await alive.mail.waiting(inbox)
-    assert backlog is not None and backlog.in_hand == 3
-    await dead.die()
-    assert [each.id for each in dead.heard] == ["worked"]
-    work = GiveBack(DEAD, in_hand, heard, target_of(server), boottime() + BOUND_S)
+    _, heard = await send_unheard(dead, alive, page, "sent")
+    work = GiveBack(DEAD, in_page(page)[0], [heard], target_of(server), boottime() + BOUND_S)
     await asyncio.to_thread(work.run)
     assert work.mail == 3
     await alive.attach("sent")
     await until(lambda: len(alive.heard) == 3)
     assert [each.id for each in alive.heard] == ["worked", "sent0", "sent1"]
+
+
+@pytest.mark.parametrize("question", [b".CONSUMER.INFO.", b".STREAM.MSG.GET.CREWLET_AGENT"])
+@pytest.mark.parametrize("answer", ["none", "an election"])
+async def test_a_consumer_that_does_not_answer_is_asked_again_and_never_taken_to_have_sent_nothing(
+    server: Server, page: Page, sides: tuple[Side, Side], question: bytes, answer: str
+) -> None:
+    dead, alive = sides
+    handle = f"asked-{answer[:2]}-{len(question)}"
+    _, heard = await send_unheard(dead, alive, page, handle)
+    lost = iter(range(2))
+
+    def lose(frame: Frame) -> bytes | None:
+        if question in frame.head and next(lost, None) is not None:
+            if answer != "none":
+                reply = frame.head.split(b" ")[2]
+                link.inject(b"MSG %b 1 %d\r\n%b\r\n" % (reply, len(ELECTING), ELECTING))
+            return None
+        return frame.raw
+
+    async with FaultyLink(server.url) as link:
+        link.on_request = lose
+        assert isinstance(await alive.leases.claim(f"seat:{handle}", DEAD), Granted)
+        work = GiveBack(DEAD, [], [heard], behind(link, server), boottime() + BOUND_S)
+        await asyncio.to_thread(work.run)
+    assert next(lost, None) is None and work.mail == 2 and len(work.leases) == 1
+    await alive.attach(handle)
+    await until(lambda: len(alive.heard) == 2)
+    assert [each.id for each in alive.heard] == ["sent0", "sent1"]
+
+
+async def test_that_nobody_said_what_was_sent_is_told_and_keeps_no_lease(
+    server: Server, page: Page, sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(giveback, "_MAIL_S", 0.5)
+    monkeypatch.setattr(giveback, "_ASK_S", 0.5)
+    dead, alive = sides
+    inbox, heard = await send_unheard(dead, alive, page, "silent")
+    assert isinstance(await alive.leases.claim("seat:silent", DEAD), Granted)
+    async with FaultyLink(server.url) as link:
+        link.on_request = lambda frame: None if b".CONSUMER.INFO." in frame.head else frame.raw
+        work = GiveBack(DEAD, [], [heard], behind(link, server), boottime() + BOUND_S)
+        with pytest.raises(OSError, match="nobody said what else 1 of its inboxes had sent it"):
+            await asyncio.to_thread(work.run)
+    assert work.mail == 0 and len(work.leases) == 1
+    waiting = await alive.mail.waiting(inbox)
+    assert waiting is not None and waiting.in_hand == 3
 
 
 async def test_mail_beyond_what_a_node_heard_is_left_alone_once_its_lease_may_be_anothers(

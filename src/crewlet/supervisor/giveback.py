@@ -15,8 +15,9 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from crewlet.supervisor.brokerplan import told_ports
 from crewlet.supervisor.natswire import NOBODY, Question, Wire, connected
@@ -87,7 +88,9 @@ class GiveBack:
     def __init__(self, owner: str, in_hand: list[InHand], heard: list[Heard], target: Target, until: float) -> None:
         self._owner = owner
         self._in_hand: list[InHand] = list(in_hand)
-        self._heard: list[Heard] = list(heard)
+        self._heard: dict[tuple[str, str], Heard] = {}
+        for each in sorted(heard, key=lambda one: one.newest):
+            self._heard[each.stream, each.consumer] = each
         self._taken = len(in_hand)
         self._target = target
         self._until = until
@@ -105,22 +108,25 @@ class GiveBack:
             OSError: not everything.
         """
         self._wait_until_closed()
+        ask_until = boottime() + _MAIL_S
         while True:
             try:
                 client, _ = self._target.ports()
                 with Wire(self._target.host, client, self._target.token) as wire:
-                    self._find_unheard(wire)
+                    self._find_unheard(wire, ask_until)
                     self._give_mail(wire)
                     try:
                         self._give_leases(wire)
                     finally:
                         self._tell(wire)
-                    return
+                break
             except TimeoutError:
                 raise
             except OSError as error:
                 problem = str(error)
             self._rest(problem)
+        if self._heard:
+            raise OSError(f"nobody said what else {len(self._heard)} of its inboxes had sent it")
 
     def _wait_until_closed(self) -> None:
         while True:
@@ -132,25 +138,39 @@ class GiveBack:
                 problem = f"the broker does not show its connections ({error})"
             self._rest(problem)
 
-    def _find_unheard(self, wire: Wire) -> None:
-        """What the broker sent as the node died. The node's lease keeps every other reader away until it is back."""
-        heard = [each for each in self._heard if self._now() < each.until]
-        self._heard.clear()
-        infos = wire.ask_json(
-            [Question(f"$JS.API.CONSUMER.INFO.{each.stream}.{each.consumer}") for each in heard], timeout_s=_ASK_S
-        )
-        for each, info in zip(heard, infos, strict=True):
-            delivered = part(info or {}, "delivered")
-            topic = part(info or {}, "config").get("filter_subject")
-            sequence = each.newest
-            while topic and sequence < int(delivered.get("stream_seq") or 0):
-                ask = json.dumps({"seq": sequence + 1, "next_by_subj": topic}).encode()
-                (answer,) = wire.ask_json([Question(f"$JS.API.STREAM.MSG.GET.{each.stream}", ask)], timeout_s=_ASK_S)
-                sequence = int(part(answer or {}, "message").get("seq") or 0)
-                if not each.newest < sequence <= int(delivered["stream_seq"]):
-                    break
-                self._in_hand.append(each.unheard(sequence, int(delivered["consumer_seq"])))
+    def _find_unheard(self, wire: Wire, ask_until: float) -> None:
+        """What the broker sent as the node died. The node's lease keeps every other reader away until it is back.
+
+        A consumer that does not answer, as while its leader is elected, is asked again; it may have sent something.
+        """
+        while True:
+            now = self._now()
+            self._heard = {name: each for name, each in self._heard.items() if now < each.until}
+            heard = list(self._heard.values())
+            asked = [Question(f"$JS.API.CONSUMER.INFO.{each.stream}.{each.consumer}") for each in heard]
+            for each, info in zip(heard, wire.ask_json(asked, timeout_s=_ASK_S), strict=True):
+                self._follow(wire, each, info)
+            if not self._heard or boottime() >= ask_until:
+                return
+            time.sleep(_POLL_S)
+
+    def _follow(self, wire: Wire, heard: Heard, info: dict[str, Any] | None) -> None:
+        """Take in hand what a consumer has given out beyond what was heard, and forget it once all of that is known."""
+        if info is None or (_is_error(info) and not _is_nothing(info)):
+            return
+        delivered, topic = part(info, "delivered"), part(info, "config").get("filter_subject")
+        newest, sequence = int(delivered.get("stream_seq") or 0), heard.newest
+        while topic and sequence < newest:
+            ask = json.dumps({"seq": sequence + 1, "next_by_subj": topic}).encode()
+            (answer,) = wire.ask_json([Question(f"$JS.API.STREAM.MSG.GET.{heard.stream}", ask)], timeout_s=_ASK_S)
+            if answer is None or (_is_error(answer) and not _is_nothing(answer)):
+                return
+            sequence = int(part(answer, "message").get("seq") or newest + 1)
+            if sequence <= newest:
+                self._in_hand.append(heard.unheard(sequence, int(delivered["consumer_seq"])))
                 self._taken += 1
+                self._heard[heard.stream, heard.consumer] = replace(heard, newest=sequence)
+        del self._heard[heard.stream, heard.consumer]
 
     def _give_mail(self, wire: Wire) -> None:
         """In stream order, so that it lies in the inbox as it did; each inside its own window, and once: what was not
@@ -234,6 +254,15 @@ class GiveBack:
         time.sleep(_POLL_S)
 
 
+def _is_error(answer: dict[str, Any]) -> bool:
+    return bool(part(answer, "error"))
+
+
+def _is_nothing(answer: dict[str, Any]) -> bool:
+    """Whether it says that what was asked for is not there; any other error says nothing."""
+    return part(answer, "error").get("code") == 404
+
+
 def _subjects(wire: Wire, bucket: str, pattern: str) -> list[str]:
     (answer,) = wire.ask_json(
         [Question(f"$JS.API.STREAM.INFO.KV_{bucket}", json.dumps({"subjects_filter": pattern}).encode())],
@@ -242,7 +271,7 @@ def _subjects(wire: Wire, bucket: str, pattern: str) -> list[str]:
     if answer is None:
         raise TimeoutError(f"{bucket} cannot be listed")
     if error := part(answer, "error"):
-        if error.get("code") == 404:
+        if _is_nothing(answer):
             return []  # the node leased nothing: it runs under local coordination, or never came so far
         raise TimeoutError(f"{bucket} cannot be listed: {error.get('description')}")
     return sorted(part(part(answer, "state"), "subjects"))
