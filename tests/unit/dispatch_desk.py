@@ -215,5 +215,5 @@ class BrokenCells:
     async def read(self, key: str) -> None:
         raise Unavailable("nobody answered")
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(self, key: str, value: bytes, **how: Any) -> WriteResult:
         return Unknown("nobody answered")

@@ -55,15 +55,15 @@ class Watched:
             return None
         return await self._cells.read(key)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(self, key: str, value: bytes, **how: Any) -> WriteResult:
         await self._note("create")
         self.biggest = max(self.biggest, len(value))
-        return await self._cells.create(key, value, ttl_s=ttl_s)
+        return await self._cells.create(key, value, **how)
 
-    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+    async def replace(self, key: str, value: bytes, **how: Any) -> WriteResult:
         await self._note("replace")
         self.biggest = max(self.biggest, len(value))
-        return await self._cells.replace(key, value, expect=expect, ttl_s=ttl_s)
+        return await self._cells.replace(key, value, **how)
 
 
 async def _watched(clock: VirtualClock) -> tuple[Watched, Channels]:

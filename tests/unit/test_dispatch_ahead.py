@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from dispatch_desk import Desk, mails
 
@@ -28,7 +28,7 @@ class SlowLedger:
         self.reads.append(key.partition(".")[2])
         return await self._cells.read(key)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(self, key: str, value: bytes, **how: Any) -> WriteResult:
         await self.may_write.wait()
         return await self._cells.create(key, value)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -481,9 +481,10 @@ class _AwayFor:
     async def read(self, key: str) -> object:
         return await self._cells.read(key)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(self, key: str, value: bytes, **how: Any) -> WriteResult:
+        how["admit"]()
         self.tries += 1
         if self._clock.elapsed() < self.back_at:
             await self._clock.sleep(3)
             return Unknown("nobody answered")
-        return await self._cells.create(key, value, ttl_s=ttl_s)
+        return await self._cells.create(key, value, **how)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -71,13 +72,13 @@ class ScriptedCells(Cells):
     async def read(self, key: str) -> Entry | None:
         raise NotImplementedError
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(self, key: str, value: bytes, **how: Any) -> WriteResult:
         raise NotImplementedError
 
-    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+    async def replace(self, key: str, value: bytes, **how: Any) -> WriteResult:
         raise NotImplementedError
 
-    async def remove(self, key: str, *, expect: int) -> WriteResult:
+    async def remove(self, key: str, **how: Any) -> WriteResult:
         raise NotImplementedError
 
 

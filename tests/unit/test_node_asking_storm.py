@@ -111,14 +111,14 @@ class Lossy:
             raise Unavailable("lost")
         return await self._cells.read(key)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
-        return await self._lose(lambda: self._cells.create(key, value, ttl_s=ttl_s))
+    async def create(self, key: str, value: bytes, **how: Any) -> WriteResult:
+        return await self._lose(lambda: self._cells.create(key, value, **how))
 
-    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
-        return await self._lose(lambda: self._cells.replace(key, value, expect=expect, ttl_s=ttl_s))
+    async def replace(self, key: str, value: bytes, **how: Any) -> WriteResult:
+        return await self._lose(lambda: self._cells.replace(key, value, **how))
 
-    async def remove(self, key: str, *, expect: int) -> WriteResult:
-        return await self._lose(lambda: self._cells.remove(key, expect=expect))
+    async def remove(self, key: str, **how: Any) -> WriteResult:
+        return await self._lose(lambda: self._cells.remove(key, **how))
 
     async def _lose(self, write: Callable[[], Awaitable[WriteResult]]) -> WriteResult:
         lot = self._dice.random()

@@ -38,11 +38,11 @@ class _SlowLedger:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cells, name)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(self, key: str, value: bytes, **how: Any) -> WriteResult:
         await self._fleet.clock.sleep(2)
         if self._node in self._fleet.gone:
             return Unknown("lost with its sender")
-        return await self._cells.create(key, value, ttl_s=ttl_s)
+        return await self._cells.create(key, value, **how)
 
 
 class _Store:

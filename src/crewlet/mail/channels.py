@@ -16,7 +16,7 @@ import structlog
 
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import channel_mail_id
-from crewlet.ports.cells import BucketSpec, Cells, Done, Entry, Refused, Unknown, landed
+from crewlet.ports.cells import Admit, BucketSpec, Cells, Done, Entry, Refused, Unknown, landed
 from crewlet.ports.errors import CrewletError, Misuse, Unavailable
 from crewlet.ports.mail import MessageTooLarge
 
@@ -127,12 +127,15 @@ class Found:
 
 
 class Channels:
-    """The channels of the company."""
+    """The channels of the company.
+
+    Fencing: whoever writes for a seat gives the check of its tenure as `admit`. It is made in the step of each try.
+    """
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
 
-    async def open(self, channel_id: str, channel: Channel) -> Opened:
+    async def open(self, channel_id: str, channel: Channel, *, admit: Admit | None = None) -> Opened:
         """Open a channel. A repeat finds it as it is now.
 
         Raises:
@@ -140,7 +143,7 @@ class Channels:
             ChannelClosed: its record cannot be read here.
         """
         kept = msgspec.structs.replace(channel, question=channel.question[:_QUOTED_CHARS])
-        match await self._cells.create(_key(channel_id), msgspec.json.encode(kept)):
+        match await self._cells.create(_key(channel_id), msgspec.json.encode(kept), admit=admit):
             case Done(revision):
                 _log.info("channel_opened", channel=channel_id, asker=channel.asker, to=channel.to)
                 return Opened(kept, revision)
@@ -152,13 +155,13 @@ class Channels:
             case Unknown(reason):
                 raise Unavailable(f"nobody said whether the channel is open: {reason}")
 
-    async def withdraw(self, channel_id: str, opened: Opened) -> None:
+    async def withdraw(self, channel_id: str, opened: Opened, *, admit: Admit | None = None) -> None:
         """Take a channel back whose question was refused. One that an earlier run opened may be asked in: it stays.
 
         What cannot be taken back is given up later, and its asker told.
         """
         if opened.revision:
-            await self._cells.remove(_key(channel_id), expect=opened.revision)
+            await self._cells.remove(_key(channel_id), expect=opened.revision, admit=admit)
 
     async def find(self, channel_id: str) -> Found | None:
         """A channel, or None.
@@ -174,7 +177,7 @@ class Channels:
         entry = await self._cells.read(key)
         return _found(entry) if entry is not None else None
 
-    async def answer(self, channel_id: str, *, by: str, text: str, work: str) -> Channel:
+    async def answer(self, channel_id: str, *, by: str, text: str, work: str, admit: Admit | None = None) -> Channel:
         """Close a channel with its answer. A repeat by the same unit of work finds the answer that it gave.
 
         Args:
@@ -189,7 +192,7 @@ class Channels:
         for _ in range(_TRIES):
             found = await self.find(channel_id)
             if found is None and _is_id(channel_id):
-                await self._bar(channel_id, by)
+                await self._bar(channel_id, by, admit)
             if found is None or found.channel.to != by:
                 raise ChannelClosed(f"no question {channel_id!r} waits for an answer of {by}")
             channel = found.channel
@@ -201,12 +204,12 @@ class Channels:
             closed = msgspec.structs.replace(
                 channel, state="answered", answer=text, digest=digest_of(text), by_work=work
             )
-            if await self._replace(found, closed):
+            if await self._replace(found, closed, admit):
                 _log.info("channel_answered", channel=channel_id, asker=channel.asker, by=by)
                 return closed
         raise Unavailable(f"the channel {channel_id} was changed by others again and again")
 
-    async def delivered(self, channel_id: str) -> None:
+    async def delivered(self, channel_id: str, *, admit: Admit | None = None) -> None:
         """Note that the answer is in the asker's inbox. Without the note it is delivered once more, as the same mail.
 
         Raises:
@@ -217,9 +220,8 @@ class Channels:
         except ChannelClosed:
             return
         if found is not None and found.channel.state != "open" and not found.channel.is_delivered:
-            await self._replace(
-                found, msgspec.structs.replace(found.channel, question="", answer="", is_delivered=True)
-            )
+            noted = msgspec.structs.replace(found.channel, question="", answer="", is_delivered=True)
+            await self._replace(found, noted, admit)
 
     async def sweep(self, turned: Callable[[], None]) -> "Swept":
         """Close what was idle for too long, forget what was closed for long enough, and say what is undelivered.
@@ -258,7 +260,7 @@ class Channels:
                 undelivered.append(found)
         return Swept(tuple(undelivered), removed, tuple(unreadable))
 
-    async def _bar(self, channel_id: str, by: str) -> None:
+    async def _bar(self, channel_id: str, by: str, admit: Admit | None) -> None:
         """Prove that there is no such channel, by closing it for good.
 
         That it was not found proves nothing: who has lost its quorum answers from what it knew before.
@@ -267,11 +269,11 @@ class Channels:
             Unavailable: it may be there; look again.
         """
         barred = Channel("", by, "", state="idle", is_delivered=True)
-        result = await self._cells.create(_key(channel_id), msgspec.json.encode(barred))
+        result = await self._cells.create(_key(channel_id), msgspec.json.encode(barred), admit=admit)
         if not landed(result, "nobody said whether there is such a channel"):
             raise Unavailable(f"the channel {channel_id} was not found, and is there")
 
-    async def _replace(self, found: Found, channel: Channel) -> bool:
+    async def _replace(self, found: Found, channel: Channel, admit: Admit | None = None) -> bool:
         """Whether this write won.
 
         Raises:
@@ -279,7 +281,8 @@ class Channels:
             Unavailable: nobody said.
         """
         try:
-            result = await self._cells.replace(_key(found.id), msgspec.json.encode(channel), expect=found.revision)
+            value = msgspec.json.encode(channel)
+            result = await self._cells.replace(_key(found.id), value, expect=found.revision, admit=admit)
         except Misuse as error:
             raise MessageTooLarge(f"the answer is too long for the store: {error}") from error
         return landed(result, "nobody said whether the channel is changed")

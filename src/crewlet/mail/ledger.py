@@ -16,7 +16,7 @@ from hashlib import sha256
 import msgspec
 import structlog
 
-from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
+from crewlet.ports.cells import Admit, BucketSpec, Cells, Done, Refused, Unknown
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.term import Term
 
@@ -133,11 +133,13 @@ class Ledger:
         work_key: str = "",
         term: Term | None = None,
         answered: Iterable[str] = (),
+        admit: Admit | None = None,
     ) -> bool:
         """Record triggers as finished. The first record of a trigger stays; nothing here reaches the turn as an error.
 
         Args:
             answered: chat messages that the turn answered in their thread beside its triggers.
+            admit: asked in the step of each try (see the port of cells). What it raises is all that is raised here.
 
         Returns:
             Whether every one is recorded now. False after a few seconds without an answer; a repeat does no harm.
@@ -158,7 +160,7 @@ class Ledger:
         keys = list(dict.fromkeys(keys)) if handle else []
 
         async def one(key: str) -> bool:
-            match await self._cells.create(key, value):
+            match await self._cells.create(key, value, admit=admit):
                 case Done() | Refused():
                     return True
                 case Unknown(reason):

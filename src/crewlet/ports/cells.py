@@ -4,7 +4,7 @@ Every write is conditional; there is no unconditional one. A write has three ans
 caller look at all three. Reads come from the store's leader and carry its own time.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -133,6 +133,10 @@ class BucketSpec:
     allows_entry_ttl: bool = False
 
 
+Admit = Callable[[], None]
+"""Passes while a write may leave, and raises where it may not any more, as `Fence.check` does."""
+
+
 class Cells(Protocol):
     """One bucket.
 
@@ -142,6 +146,10 @@ class Cells(Protocol):
     The answer to a write is settled inside the call: on a lost answer the same write, under the same write id, is
     repeated until the store answers or the call's budget (a few seconds, less than a third of any lease) is spent, and
     only then is it Unknown. An Unknown write may still land later. Nothing is concluded from an absence.
+
+    Fencing: `admit` of a write is called in the step of each try, before it leaves; the process may have stood still
+    since the one before. What it raises ends the write, and nothing more is sent. After a first try that is as good as
+    Unknown.
 
     Cancellation: a cancelled write is as good as Unknown: it may land later.
     """
@@ -196,18 +204,22 @@ class Cells(Protocol):
         """
         return await side_by_side(self.list(prefix), self.mark())
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
         """Write a key that is not there (never was, was removed, or aged out)."""
         ...
 
-    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+    async def replace(
+        self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
         """Write a key whose newest revision is `expect`. Restarts its age.
 
         A key that has aged out or was removed refuses, whatever it was before.
         """
         ...
 
-    async def remove(self, key: str, *, expect: int) -> WriteResult:
+    async def remove(self, key: str, *, expect: int, admit: Admit | None = None) -> WriteResult:
         """Remove a key whose newest revision is `expect`. Afterwards `read` answers None and `create` succeeds."""
         ...
 

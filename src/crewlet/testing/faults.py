@@ -13,7 +13,7 @@ from enum import Enum
 from random import Random
 
 from crewlet.kit.supervise import Tasks
-from crewlet.ports.cells import Cells, Entry, Mark, Unknown, WatchEvent, WriteResult
+from crewlet.ports.cells import Admit, Cells, Entry, Mark, Unknown, WatchEvent, WriteResult
 from crewlet.ports.errors import Unavailable
 
 
@@ -155,14 +155,27 @@ class FaultyCells(Cells):
             return [entry for key, entry in sorted(self._stale[1].items()) if key.startswith(prefix)]
         return await self._cells.list(prefix)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
-        return await self._write("create", key, lambda: self._cells.create(key, value, ttl_s=ttl_s))
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
+        return await self._write(
+            "create", key, lambda check: self._cells.create(key, value, ttl_s=ttl_s, admit=check), admit
+        )
 
-    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
-        return await self._write("replace", key, lambda: self._cells.replace(key, value, expect=expect, ttl_s=ttl_s))
+    async def replace(
+        self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
+        return await self._write(
+            "replace",
+            key,
+            lambda check: self._cells.replace(key, value, expect=expect, ttl_s=ttl_s, admit=check),
+            admit,
+        )
 
-    async def remove(self, key: str, *, expect: int) -> WriteResult:
-        return await self._write("remove", key, lambda: self._cells.remove(key, expect=expect))
+    async def remove(self, key: str, *, expect: int, admit: Admit | None = None) -> WriteResult:
+        return await self._write(
+            "remove", key, lambda check: self._cells.remove(key, expect=expect, admit=check), admit
+        )
 
     async def purge_markers(self, older_than_s: float) -> int:
         await self._meet("purge_markers", "")
@@ -187,14 +200,19 @@ class FaultyCells(Cells):
         if self.is_cut or fault is not Fault.NONE or self._random.random() < self.faults.unavailable:
             raise Unavailable(f"{verb} {self.name}/{key}: a planted fault")
 
-    async def _write(self, verb: str, key: str, write: Callable[[], Awaitable[WriteResult]]) -> WriteResult:
+    async def _write(
+        self, verb: str, key: str, write: Callable[[Admit | None], Awaitable[WriteResult]], admit: Admit | None
+    ) -> WriteResult:
         fault = self._fault(verb)
         if fault is Fault.NONE:
             fault = self._chance()
         place = len(self.calls)
         self.calls.append(Call(verb, key, fault))
         await self._delay()
-        answer = await self._suffer(fault, write)
+        if admit is not None:
+            admit()
+        # What is late has left: nobody asks any more.
+        answer = await self._suffer(fault, lambda: write(None if fault is Fault.LATE else admit))
         self.calls[place] = Call(verb, key, fault, answer)
         return answer
 

@@ -412,7 +412,9 @@ class SeatDispatch:
         trigger = delivery.id or f"sequence-{delivery.sequence}"
         detail = f"not an event: {broken.error}"
         self._dispatched((trigger,), "ack", detail)
-        await self._ledger.record(self._handle, (trigger,), outcome="undecodable", detail=detail, term=fence.term)
+        await self._ledger.record(
+            self._handle, (trigger,), outcome="undecodable", detail=detail, term=fence.term, admit=fence.check
+        )
 
     def _refuse(self, refusal: Refusal, triggers: Sequence[str]) -> Defer:
         """Hand the mail back, in a way that something is sure to open the inbox again."""
@@ -438,6 +440,7 @@ class SeatDispatch:
             detail=reason,
             turn_id=completion.turn_id,
             term=run.fence.term,
+            admit=run.fence.check,
         )
 
     async def _skip_closed(self, run: Run, mail: Intake) -> Collection[str]:
@@ -448,7 +451,14 @@ class SeatDispatch:
         for trigger, reason in closed.items():
             run.fence.check()
             self._skipped(trigger, reason, "")
-            await self._ledger.record(self._handle, (trigger,), outcome="no_action", detail=reason, term=run.fence.term)
+            await self._ledger.record(
+                self._handle,
+                (trigger,),
+                outcome="no_action",
+                detail=reason,
+                term=run.fence.term,
+                admit=run.fence.check,
+            )
         return closed.keys()
 
     def _skipped(self, trigger: str, reason: str, turn_id: str) -> None:

@@ -243,24 +243,30 @@ class Endings:
         Args:
             is_certain: true of the mail whatever came since. So is whatever has reached outside.
         """
-        is_certain = is_certain or account.record.reached_outside
+        admit = _always if is_certain or account.record.reached_outside else run.fence.check
         give_up_at = self._clock.elapsed() + _RECORD_PATIENCE_S
         pause_s = _FIRST_PAUSE_S
-        while not await self._ledger.record(
-            self._handle,
-            account.work.triggers,
-            outcome=outcome,
-            detail=detail,
-            turn_id=account.work.turn_id,
-            work_key=account.work.key,
-            term=run.fence.term,
-            answered=answered,
-        ):
-            is_last = self._clock.elapsed() + pause_s >= give_up_at or (run.is_closed and not is_certain)
-            if not is_last:
+        with suppress(Fenced):  # a successor may have the seat since
+            while not await self._ledger.record(
+                self._handle,
+                account.work.triggers,
+                outcome=outcome,
+                detail=detail,
+                turn_id=account.work.turn_id,
+                work_key=account.work.key,
+                term=run.fence.term,
+                answered=answered,
+                admit=admit,
+            ):
+                admit()
+                if self._clock.elapsed() + pause_s >= give_up_at:
+                    break
                 await self._clock.sleep(pause_s)
-                is_last = run.is_closed and not is_certain  # a successor may have the seat since
-            if is_last:
-                _log.error("turn_unrecorded", triggers=list(account.work.triggers), outcome=outcome)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
                 return
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        _log.error("turn_unrecorded", triggers=list(account.work.triggers), outcome=outcome)
+
+
+def _always() -> None:
+    """Admits what is true whoever owns the seat."""

@@ -173,7 +173,9 @@ class OwnTools:
         upon = tuple(each for each in self._questions if each not in self._answered)
         channel = Channel(self._handle, wish.to, wish.question, self._sender.depth, self._sender.trace_id, upon=upon)
         try:
-            opened = await self._sender.insist(lambda: channels.open(call.key, channel), "the opening of a channel")
+            opened = await self._sender.insist(
+                lambda admit: channels.open(call.key, channel, admit=admit), "the opening of a channel"
+            )
         except ChannelClosed as closed:
             return ToolAnswer(str(closed), is_error=True)
         if opened.channel.state == "open":
@@ -181,7 +183,9 @@ class OwnTools:
             try:
                 await self._sender.post(request)
             except (UnknownSeat, MailRefused) as refused:
-                await channels.withdraw(call.key, opened)
+                await self._sender.insist(
+                    lambda admit: channels.withdraw(call.key, opened, admit=admit), "taking a channel back"
+                )
                 return ToolAnswer(str(refused), is_error=True)
         return ToolAnswer(f"asked; the answer comes as mail of type a2a_message about the channel {call.key}")
 
@@ -211,7 +215,7 @@ class OwnTools:
         work = answering(self._handle, questions[channel_id])
         try:
             closed = await self._sender.insist(
-                lambda: channels.answer(channel_id, by=self._handle, text=wish.text, work=work),
+                lambda admit: channels.answer(channel_id, by=self._handle, text=wish.text, work=work, admit=admit),
                 "the answer of a channel",
             )
             if not closed.is_delivered:
@@ -220,7 +224,9 @@ class OwnTools:
             return ToolAnswer(str(refused), is_error=True)
         self._answered.add(channel_id)
         if not closed.is_delivered:
-            await self._sender.insist(lambda: channels.delivered(channel_id), "the delivery of an answer")
+            await self._sender.insist(
+                lambda admit: channels.delivered(channel_id, admit=admit), "the delivery of an answer"
+            )
         if closed.digest != digest_of(wish.text):
             return ToolAnswer("an earlier run of this work has answered already; that answer counts", is_error=True)
         return ToolAnswer(f"answered {closed.asker}")

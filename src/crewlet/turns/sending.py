@@ -8,6 +8,7 @@ import structlog
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import Outbox, UnknownSeat
 from crewlet.mail.work_key import outgoing_id
+from crewlet.ports.cells import Admit
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Unavailable
 from crewlet.turns.record import TurnRecord
@@ -73,18 +74,18 @@ class TurnMail:
             Fenced, UnknownSeat, MailRefused: as there.
         """
         published = await self.insist(
-            lambda: self._outbox.post(envelope, admit=self._fence.check),
+            lambda admit: self._outbox.post(envelope, admit=admit),
             f"mail {envelope.id} to {envelope.to}",
         )
         self._record.mails.append(envelope.id)
         if published.is_duplicate:
             _log.info("turn_send_duplicate", message_id=envelope.id, to=envelope.to)
 
-    async def insist(self, ask: Callable[[], Awaitable[T]], what: str) -> T:
+    async def insist(self, ask: Callable[[Admit], Awaitable[T]], what: str) -> T:
         """Ask the same again while nobody answers, for as long as the fence is open.
 
         Args:
-            ask: a repeat of which is safe.
+            ask: a repeat of which is safe. It is given the check that it makes in the step of each of its own tries.
 
         Raises:
             Fenced: the fence is closed.
@@ -93,7 +94,7 @@ class TurnMail:
         while True:
             self._fence.check()
             try:
-                return await ask()
+                return await ask(self._fence.check)
             except Unavailable as error:
                 _log.warning("turn_send_unanswered", what=what, error=str(error))
                 await self._clock.sleep(pause)

@@ -16,6 +16,7 @@ import structlog
 
 from crewlet.adapters.local.epochs import EpochsFile, JournalRecord
 from crewlet.ports.cells import (
+    Admit,
     BucketSpec,
     Cells,
     CellStore,
@@ -121,19 +122,23 @@ class LocalBucket(Cells):
     async def mark(self) -> Mark:
         return Mark(self._store.store_now(), self._last_revision)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
-        return await self._write(key, value, None, ttl_s)
+        return await self._write(key, value, None, ttl_s, admit)
 
-    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+    async def replace(
+        self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
         check_expect(expect)
-        return await self._write(key, value, expect, ttl_s)
+        return await self._write(key, value, expect, ttl_s, admit)
 
-    async def remove(self, key: str, *, expect: int) -> WriteResult:
+    async def remove(self, key: str, *, expect: int, admit: Admit | None = None) -> WriteResult:
         check_key(key)
         check_expect(expect)
-        return await self._write(key, None, expect, None)
+        return await self._write(key, None, expect, None, admit)
 
     async def list(self, prefix: str = "") -> Sequence[Entry]:
         check_prefix(prefix)
@@ -154,8 +159,12 @@ class LocalBucket(Cells):
         finally:
             self._watchers.remove(watcher)
 
-    async def _write(self, key: str, value: bytes | None, expect: int | None, ttl_s: float | None) -> WriteResult:
+    async def _write(
+        self, key: str, value: bytes | None, expect: int | None, ttl_s: float | None, admit: Admit | None
+    ) -> WriteResult:
         async with self._writing:
+            if admit is not None:
+                admit()
             live = self._live(key)
             actual = live.revision if live else None
             if actual != expect:

@@ -28,15 +28,14 @@ from crewlet.adapters.nats.translate import (
     ApiError,
     BrokerUnfit,
     NothingThere,
-    NotTaken,
     StoredMessage,
     StreamAnswer,
     StreamConfig,
 )
 from crewlet.adapters.nats.watch import Watch
-from crewlet.ports.cells import BucketSpec, Cells, CellStore, Entry, Mark, WatchEvent, WriteResult
+from crewlet.ports.cells import Admit, BucketSpec, Cells, CellStore, Entry, Mark, WatchEvent, WriteResult
 from crewlet.ports.entropy import Entropy
-from crewlet.ports.errors import NotLive, Unavailable
+from crewlet.ports.errors import NotLive, NotTaken, Unavailable
 from crewlet.ports.keys import check_expect, check_key, check_prefix, check_spec, check_write
 
 LONGEST_SETTLING_S = 3.0
@@ -236,20 +235,24 @@ class NatsBucket(Cells):
             raise Unavailable(f"{self.name}: the broker's answer carries no time")
         return Mark(answer.ts, answer.state.last_seq)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
-        return await self._write(key, value, 0, ttl_s)
+        return await self._write(key, value, 0, ttl_s, admit)
 
-    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+    async def replace(
+        self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
         check_expect(expect)
-        return await self._write(key, value, expect, ttl_s)
+        return await self._write(key, value, expect, ttl_s, admit)
 
-    async def remove(self, key: str, *, expect: int) -> WriteResult:
+    async def remove(self, key: str, *, expect: int, admit: Admit | None = None) -> WriteResult:
         check_key(key)
         check_expect(expect)
         age = _age_line(MARKER_AGE_S) if self._ages_markers else ""
-        return await self._settle(key, b"", expect, f"KV-Operation: DEL\r\n{age}", self._budget_s)
+        return await self._settle(key, b"", expect, f"KV-Operation: DEL\r\n{age}", self._budget_s, admit)
 
     async def list(self, prefix: str = "") -> Sequence[Entry]:
         """See `Cells.list`.
@@ -356,17 +359,17 @@ class NatsBucket(Cells):
             await watch.stop()
 
     def _write(
-        self, key: str, value: bytes, expect: int, ttl_s: float | None
+        self, key: str, value: bytes, expect: int, ttl_s: float | None, admit: Admit | None
     ) -> "CoroutineType[Any, Any, WriteResult]":
         if ttl_s is None:
-            return self._settle(key, value, expect, "", self._budget_s)
-        return self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s))
+            return self._settle(key, value, expect, "", self._budget_s, admit)
+        return self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s), admit)
 
     def _settle(
-        self, key: str, value: bytes, expect: int, more: str, budget_s: float
+        self, key: str, value: bytes, expect: int, more: str, budget_s: float, admit: Admit | None
     ) -> "CoroutineType[Any, Any, WriteResult]":
         write_id = f"{self._writer}.{next(self._writes)}"
-        write = Write(self._stream, self._subjects + key, value, expect, write_id, more, self._is_replicated)
+        write = Write(self._stream, self._subjects + key, value, expect, write_id, more, self._is_replicated, admit)
         return settle(self._lane, write, budget_s=budget_s)
 
     async def _patiently(self, ask: Callable[[float, float], Awaitable[T]]) -> T:

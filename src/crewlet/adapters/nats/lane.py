@@ -13,8 +13,10 @@ import msgspec
 from nats import errors
 
 from crewlet.adapters.nats.connection import Connection, decode, unanswered
-from crewlet.adapters.nats.translate import Answer, NotTaken
+from crewlet.adapters.nats.translate import Answer
+from crewlet.ports.cells import Admit
 from crewlet.ports.clock import Clock
+from crewlet.ports.errors import NotTaken
 
 AT_ONCE = 1024
 
@@ -37,7 +39,14 @@ class Lane:
         return self._connection.clock
 
     async def request(
-        self, subject: str, payload: bytes, *, timeout_s: float, wait_s: float, head: bytes = b""
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        wait_s: float,
+        head: bytes = b"",
+        admit: Admit | None = None,
     ) -> bytes:
         """Ask, and wait for the payload of one answer.
 
@@ -45,6 +54,7 @@ class Lane:
             timeout_s: for the answer, from when it is sent.
             wait_s: for the turn before that; a twentieth of a second more or less does not count.
             head: headers as `encode_headers` makes them.
+            admit: asked when its turn has come, in the step in which it is sent.
 
         Raises:
             NotTaken: also when its turn did not come.
@@ -55,6 +65,8 @@ class Lane:
         else:
             await self._turn(subject, wait_s)
         try:
+            if admit is not None:
+                admit()
             return await self._connection.post(subject, payload, timeout_s=timeout_s, headers=head)
         except (errors.Error, OSError, TimeoutError) as error:
             raise unanswered(error, subject, timeout_s) from error

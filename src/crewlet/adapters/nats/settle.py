@@ -18,13 +18,12 @@ from crewlet.adapters.nats.translate import (
     WRONG_LAST_SEQUENCE,
     ApiError,
     MessageAnswer,
-    NotTaken,
     PubAck,
     StoredMessage,
     StreamAnswer,
 )
-from crewlet.ports.cells import Done, Refused, Unknown, WriteResult
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.cells import Admit, Done, Refused, Unknown, WriteResult
+from crewlet.ports.errors import NotTaken, Unavailable
 
 MSG_ID = "Nats-Msg-Id"
 
@@ -44,6 +43,7 @@ class Write(msgspec.Struct, frozen=True, gc=False):
         id: names this write and no other; plain letters, digits, `.` and `-`.
         more: further header lines, each with its line end.
         is_replicated: whether a deposed leader could answer.
+        admit: asked in the step of each try.
     """
 
     stream: str
@@ -53,6 +53,7 @@ class Write(msgspec.Struct, frozen=True, gc=False):
     id: str
     more: str = ""
     is_replicated: bool = False
+    admit: Admit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,9 @@ async def _send(lane: Lane, write: Write, expect: int, budget_s: float, left_s: 
     head = (f"NATS/1.0\r\n{MSG_ID}: {_id(write, expect)}\r\n{_EXPECTED}: {expect}\r\n{write.more}\r\n").encode()
     timeout_s = _try_s(budget_s, left_s)
     try:
-        answer = await lane.request(write.subject, write.value, timeout_s=timeout_s, wait_s=left_s, head=head)
+        answer = await lane.request(
+            write.subject, write.value, timeout_s=timeout_s, wait_s=left_s, head=head, admit=write.admit
+        )
         return verdict(decode(answer, PubAck), expect, is_replicated=write.is_replicated)
     except NotTaken as error:
         return Undecided(str(error), may_be_in=False)

@@ -20,7 +20,7 @@ from crewlet.ports.cells import (
     WatchEvent,
     WriteResult,
 )
-from crewlet.ports.errors import Misuse
+from crewlet.ports.errors import Fenced, Misuse
 from crewlet.ports.keys import MAX_VALUE_BYTES
 
 LIMIT_S = 20.0
@@ -46,6 +46,11 @@ class CellsWorld(Protocol):
     async def pass_time(self, seconds: float) -> None:
         """Let time pass, for the store too."""
         ...
+
+
+def closed() -> None:
+    """A fence that is."""
+    raise Fenced("the lease has lapsed")
 
 
 def done(result: WriteResult) -> int:
@@ -115,6 +120,29 @@ class CellsContract:
         entries, mark = await cells.look_over("seat.")
         assert keys_of(entries) == ["seat.alice", "seat.bob"] and mark.last_revision == last
         assert keys_of((await cells.look_over("node."))[0]) == []
+
+    async def test_a_write_that_is_not_admitted_does_not_leave(self, world: CellsWorld) -> None:
+        cells = await self.bucket(world)
+        asked: list[str] = []
+
+        def admit() -> None:
+            asked.append("")
+
+        first = done(await cells.create("k", b"1", admit=admit))
+        second = done(await cells.replace("k", b"2", expect=first, admit=admit))
+        for write in (
+            cells.create("other", b"1", admit=closed),
+            cells.replace("k", b"3", expect=second, admit=closed),
+            cells.remove("k", expect=second, admit=closed),
+        ):
+            try:
+                raise AssertionError(f"it left: {await write}")
+            except Fenced:
+                pass
+        assert (await cells.mark()).last_revision == second
+        assert await value_of(cells, "k") == b"2" and await value_of(cells, "other") is None
+        done(await cells.remove("k", expect=second, admit=admit))
+        assert len(asked) >= 3
 
     async def test_none_of_some_keys_is_there_only_when_the_store_has_none_of_them(self, world: CellsWorld) -> None:
         cells = await self.bucket(world)

@@ -19,7 +19,7 @@ from crewlet.ports.cells import (
     Unknown,
     WatchEvent,
 )
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.testing.contracts.cells import (
     LIMIT_S,
     CellsWorld,
@@ -102,6 +102,30 @@ class CellsOverNetworkContract:
         link.lose_writes(2)
         done(await cells.replace("k", b"2", expect=first))
         assert await value_of(witness, "k") == b"2"
+
+    async def test_a_write_is_not_repeated_once_it_is_not_admitted_any_more(self, world: NetworkWorld) -> None:
+        cells, witness, link = await self.pair(world)
+        first = done(await witness.create("k", b"1"))
+        lost = 0
+
+        def admit() -> None:
+            if link.lost > lost:  # as while a process stands still in the pause before its next try
+                raise Fenced("the lease has lapsed")
+
+        for write in (
+            lambda: cells.create("other", b"1", admit=admit),
+            lambda: cells.replace("k", b"2", expect=first, admit=admit),
+            lambda: cells.remove("k", expect=first, admit=admit),
+        ):
+            lost = link.lost
+            link.lose_writes(1)
+            try:
+                raise AssertionError(f"it was sent again: {await write()}")
+            except Fenced:
+                pass
+        assert (await witness.mark()).last_revision == first
+        theirs = done(await witness.replace("k", b"theirs", expect=first))
+        assert (await witness.mark()).last_revision == theirs
 
     async def test_a_peers_write_in_between_refuses_the_repeat(self, world: NetworkWorld) -> None:
         cells, witness, link = await self.pair(world)

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeVar, cast
 
 from crewlet.ports.cells import (
+    Admit,
     BucketSpec,
     Cells,
     CellStore,
@@ -275,19 +276,23 @@ class SimCells(Cells):
         self._on_call.listed(self.name, prefix, looked_at)
         return entries
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> WriteResult:
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
         check_write(self._bucket.spec, key, value, ttl_s)
-        return await self._write(key, value, None, ttl_s)
+        return await self._write(key, value, None, ttl_s, admit)
 
-    async def replace(self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None) -> WriteResult:
+    async def replace(
+        self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None, admit: Admit | None = None
+    ) -> WriteResult:
         check_write(self._bucket.spec, key, value, ttl_s)
         check_expect(expect)
-        return await self._write(key, value, expect, ttl_s)
+        return await self._write(key, value, expect, ttl_s, admit)
 
-    async def remove(self, key: str, *, expect: int) -> WriteResult:
+    async def remove(self, key: str, *, expect: int, admit: Admit | None = None) -> WriteResult:
         check_key(key)
         check_expect(expect)
-        return await self._write(key, None, expect, None)
+        return await self._write(key, None, expect, None, admit)
 
     async def purge_markers(self, older_than_s: float) -> int:
         return 0
@@ -304,7 +309,9 @@ class SimCells(Cells):
         finally:
             watcher.stop()
 
-    async def _write(self, key: str, value: bytes | None, expect: int | None, ttl_s: float | None) -> WriteResult:
+    async def _write(
+        self, key: str, value: bytes | None, expect: int | None, ttl_s: float | None, admit: Admit | None
+    ) -> WriteResult:
         write_id = self._make_id()
         self._on_call.writing(self.name, key, value)
         try:
@@ -313,11 +320,12 @@ class SimCells(Cells):
                 lambda: self._bucket.write(write_id, key, value, expect, ttl_s),
                 budget_s=self._budget_s,
                 try_s=self._try_s,
+                before_each=admit,
             )
         except Unavailable as error:
             self._on_call.unwritten(self.name, key)
             return Unknown(str(error))
-        except asyncio.CancelledError:
+        except BaseException:
             self._on_call.unwritten(self.name, key)
             raise
 
