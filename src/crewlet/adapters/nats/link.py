@@ -15,6 +15,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.errors import NotFoundError
 
+from crewlet.adapters.nats.wire import WireReader
+
 _NOT_IN_A_SUBJECT = re.compile(rb"[ \t\r\n]")
 _NOBODY = b"NATS/1.0 503"
 _NOTHING = b"NATS/1.0 404"
@@ -43,6 +45,7 @@ class Link(Client):
 
     def __init__(self, *, needs_tls: bool = False) -> None:
         super().__init__()
+        self._ps = WireReader(self, self._take_message, self._process_msg)  # pyright: ignore[reportUnknownMemberType]
         self._needs_tls = needs_tls
         self.breaks = 0
         self._asked = 0
@@ -175,30 +178,29 @@ class Link(Client):
             self._pending = []
             self._pending_data_size = 0
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        wait = self._waits.pop(subject[len(self._answers_prefix) :], None) if sid == self._answers_sid else None
-        take = self._takers.get(sid) if wait is None else None
-        if wait is None and take is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
+    def _take_message(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> bool:
+        """Take an answer, or what a listener waits for, in the step in which it was read. False: it is neither."""
+        if sid == self._answers_sid:
+            wait = self._waits.pop(subject[len(self._answers_prefix) :], None)
+            if wait is None:
+                return False
+            self._count(data)
+            _settle(wait.answer, data, headers)
+            return True
+        take = self._takers.get(sid)
+        if take is None:
+            return False
+        self._count(data)
+        try:
+            take(subject, reply, data, headers)
+        except Exception:  # noqa: BLE001
+            # It would end the reading of this connection, unnoticed.
+            _log.exception("broker_listener_failed", subject=subject.decode())
+        return True
+
+    def _count(self, data: bytes) -> None:
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
-        if take is not None:
-            try:
-                take(subject, reply, data, headers or b"")
-            except Exception:  # noqa: BLE001
-                # It would end the reading of this connection, unnoticed.
-                _log.exception("broker_listener_failed", subject=subject.decode())
-            return
-        assert wait is not None
-        answer = wait.answer
-        if answer.done():
-            return
-        if headers and headers.startswith((_NOBODY, _NOTHING)):
-            answer.set_exception(errors.NoRespondersError() if headers.startswith(_NOBODY) else NotFoundError())
-            answer.exception()
-        else:
-            answer.set_result(data)
 
     @property
     def _answers(self) -> dict[str, asyncio.Future[Msg]]:
@@ -248,6 +250,16 @@ class Link(Client):
         if initial_connection and self._needs_tls and not info.get("tls_required"):
             raise NoTls("nats: the server does not require TLS")
         await super()._process_info(info, initial_connection)
+
+
+def _settle(answer: asyncio.Future[bytes], data: bytes, headers: bytes) -> None:
+    if answer.done():
+        return
+    if headers.startswith((_NOBODY, _NOTHING)):
+        answer.set_exception(errors.NoRespondersError() if headers.startswith(_NOBODY) else NotFoundError())
+        answer.exception()
+    else:
+        answer.set_result(data)
 
 
 async def _overlook(message: Msg) -> None:
