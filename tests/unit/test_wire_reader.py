@@ -97,6 +97,14 @@ async def test_a_message_that_comes_in_many_pieces_is_put_together_once() -> Non
     assert heard.all == [("message", 2, b"big", b"", body, b""), ("ping",)]
 
 
+async def test_what_is_whole_waits_for_nothing_though_a_longer_one_came_before() -> None:
+    heard = Heard()
+    wire = reader(heard)
+    for piece in (b"MSG big 2 100\r\n", b"x" * 100 + b"\r\nMS", b"G small 2 1\r\ny\r\nPI", b"NG\r\n"):
+        await wire.parse(piece)
+    assert heard.all[1:] == [("message", 2, b"small", b"", b"y", b""), ("ping",)]
+
+
 @pytest.mark.parametrize(
     "said",
     [

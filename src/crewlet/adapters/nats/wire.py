@@ -49,7 +49,7 @@ class WireReader(Parser):
             kept += data
             if len(kept) < self._wanted:
                 return
-            data = bytes(kept)
+            data, self._wanted = bytes(kept), 0
             kept.clear()
         begins, ends = 0, len(data)
         while begins < ends and (line_ends := data.find(b"\r\n", begins)) >= 0:
