@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from mail_worlds import NatsWorld, nats_world
+from structlog.testing import capture_logs
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.mail import NatsMail
@@ -18,6 +19,7 @@ from crewlet.testing.contracts.mailworld import Desk, quiet, send, until, until_
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 WINDOW_S = 2.0
+UNCONFIRMED = "mail_hand_back_unconfirmed"
 
 
 @dataclass
@@ -98,6 +100,7 @@ async def test_a_stale_holder_says_nothing_once_its_window_is_over(server: Serve
         await until(world, lambda: attachment.is_handling)
         turn.is_over.set()
         await until(world, lambda: stale.in_hand == 0)
+        await until(world, lambda: isinstance(outcome, Ack) or stale.subscription.topic in told())
         stale.prolong(math.inf)
         await until_backlog(world, successor, stale.subscription, lambda backlog: backlog.in_hand == 1)
         assert words.said == []
@@ -105,8 +108,12 @@ async def test_a_stale_holder_says_nothing_once_its_window_is_over(server: Serve
         await until_backlog(world, successor, stale.subscription, lambda backlog: backlog.in_hand == 0)
         assert desk.ids[:1] == ["e1"]
 
-    async with nats_world(server.urls, ack_window_s=WINDOW_S) as world:
-        await asyncio.gather(*(one(outcome) for outcome in (Ack(), Nak("late"), Defer("late"))))
+    def told() -> list[str]:
+        return [line["topic"] for line in logs if line["event"] == UNCONFIRMED]
+
+    with capture_logs() as logs:
+        async with nats_world(server.urls, ack_window_s=WINDOW_S) as world:
+            await asyncio.gather(*(one(outcome) for outcome in (Ack(), Nak("late"), Defer("late"))))
 
 
 async def test_an_extension_after_the_detach_is_not_sent(server: Server) -> None:
@@ -128,9 +135,12 @@ async def test_a_hand_back_after_a_fenced_release_is_said_once(server: Server) -
         stale, _, words = await _in_hand(world, turn)
         await stale.detach()
         words.lose = lambda word: True
-        turn.is_over.set()
-        await until(world, lambda: stale.in_hand == 0)
+        with capture_logs() as logs:
+            turn.is_over.set()
+            await until(world, lambda: stale.in_hand == 0)
+            await until(world, lambda: UNCONFIRMED in [line["event"] for line in logs])
         assert [word for word, _ in words.said] == [b"-NAK"]
+        assert [line["ids"] for line in logs if line["event"] == UNCONFIRMED] == [["e1"]]
 
 
 async def test_nothing_is_repeated_past_the_lease(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Pulls of a real broker whose answers come late: after a stall, or after the connection was away."""
+"""Pulls of a real broker whose answers come late or never: after a stall, or after the connection was away."""
 
 import asyncio
 import math
@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 
 import pytest
 from mail_worlds import NatsWorld, nats_world
+from structlog.testing import capture_logs
 
 from crewlet.adapters.nats.mail import NatsMail
 from crewlet.ports.inhand import NoSlots, Slots
-from crewlet.ports.mail import Ack, Attachment, Mail, Subscription
+from crewlet.ports.mail import Ack, Attachment, Mail, Nak, Subscription
 from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.mailworld import Desk, quiet, send, until, until_backlog, when
 from crewlet.testing.faulty_link import FaultyLink, Frame
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 
-WINDOW_S = 30.0
+WINDOW_S = 120.0
+"""Longer than any wait here: what comes back before was handed back."""
 MARGIN_S = 1.0
 
 
@@ -160,3 +162,38 @@ async def test_no_pull_is_asked_at_a_reconnect_that_was_worked_out_before_the_ga
         attachment.unhold("paused")
         attachment.prolong(math.inf)
         await until(world, lambda: desk.ids == ["e1"])
+
+
+async def test_mail_that_was_sent_to_an_attachment_and_never_came_is_with_the_next_reader_at_once(
+    server: Server,
+) -> None:
+    async with behind_a_slow_link(server) as (world, slow, mail, sender):
+        inbox, desk, heir = Subscription(world.topic("inbox"), "g"), Desk(), Desk()
+        attachment = await mail.attach(inbox, desk, good_until=math.inf)
+        slow.keeps = True
+        await send(sender, inbox.topic, "e1", "e2")
+        await until(world, lambda: len(slow.late) == 2)
+        slow.late.clear()
+        with capture_logs() as logs:
+            assert await attachment.detach()
+        assert [line["messages"] for line in logs if line["event"] == "unheard_mail_given_back"] == [2]
+        assert "unheard_mail_left" not in [line["event"] for line in logs]
+        await sender.attach(inbox, heir, good_until=math.inf)
+        await until(world, lambda: heir.ids == ["e1", "e2"])
+        assert desk.ids == []
+        await until_backlog(world, sender, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
+
+
+async def test_mail_that_is_dark_until_its_window_ends_is_told_of(server: Server) -> None:
+    async with behind_a_slow_link(server) as (world, slow, mail, sender):
+        inbox, desk = Subscription(world.topic("inbox"), "g"), Desk([Nak("later")])
+        attachment = await mail.attach(inbox, desk, good_until=math.inf)
+        await send(sender, inbox.topic, "e1")
+        await until(world, lambda: desk.ids == ["e1"])
+        slow.keeps = True
+        await until(world, lambda: len(slow.late) == 1)
+        with capture_logs() as logs:
+            assert await attachment.detach()
+        assert [line["messages"] for line in logs if line["event"] == "unheard_mail_left"] == [1]
+        backlog = await sender.waiting(inbox)
+        assert backlog is not None and (backlog.waiting, backlog.in_hand) == (0, 1)

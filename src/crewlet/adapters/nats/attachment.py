@@ -18,6 +18,7 @@ from nats.errors import Error as ClientError
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.deadletters import NatsDeadLetters
 from crewlet.adapters.nats.jsapi import Reply, ask
+from crewlet.adapters.nats.leftover import Left, give_back
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
 from crewlet.adapters.nats.pulls import Pulls
 from crewlet.adapters.nats.streams import NS, StreamGone, stream_of
@@ -195,12 +196,18 @@ class NatsFeed:
 
     async def give_back_late(self, deliveries: Sequence[Delivery]) -> None:
         is_answering = True
+        kept: list[str] = []
         for one in self._stop_prolonging(deliveries):
+            is_back = False
             if is_answering and self._is_surely_ours(one):
                 one.is_given_back = True
                 self._tell_slot()
-                is_answering = await self._say(one, NAK)
+                is_back = is_answering = await self._say(one, NAK)
+            if not is_back:
+                kept.append(one.delivery.id)
             self._let_go(one)
+        if kept:
+            self._log.warning("mail_hand_back_unconfirmed", ids=kept)
 
     async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
         held = self._held(delivery)
@@ -233,9 +240,12 @@ class NatsFeed:
         self._pulls.stop()
         wake = await self._wake() if self._pulls.unanswered else None
         await self._pulls.all_answered()
+        known, told = set(self._hand), None
         if self._pulls.doubt_s is not None:
-            await self._dispel_doubt(self._pulls.doubt_s)
+            told = await self._dispel_doubt(self._pulls.doubt_s)
         await self._pulls.close()
+        if told is not None:
+            await self._bring_back(told, known | set(self._hand), wake)
         while self._unconfirmed:
             await asyncio.wait(list(self._unconfirmed))
         self._is_closed = True
@@ -363,11 +373,15 @@ class NatsFeed:
             return None
         return published.sequence
 
-    async def _dispel_doubt(self, longest_s: float) -> None:
+    async def _dispel_doubt(self, longest_s: float) -> Reply | None:
         """A pull got no answer: either no pull is open on the consumer, or every one of ours has expired since.
 
         An answer from the consumer's leader comes after it took in whatever this connection sent before.
+
+        Returns:
+            The last answer; None where the consumer, or its stream, is gone.
         """
+        info: Reply | None = None
         try:
             info = await self._ask_info()
             has_pulls = info is not None and int(info["num_waiting"]) > 0
@@ -376,8 +390,36 @@ class NatsFeed:
         if has_pulls:
             await self._clock.sleep(min(longest_s, PULL_EXPIRY_S) + PROOF_MARGIN_S)
             with suppress(StreamGone):
-                await self._ask_info()
+                info = await self._ask_info()
         self._pulls.doubt_s = None
+        return info
+
+    async def _bring_back(self, told: Reply, known: set[int], wake: int | None) -> None:
+        """What the consumer sent and nobody here heard, as when the connection broke: it would be dark for a window.
+
+        What lies beyond all that was heard was sent under this lease, which still keeps other readers away. What came
+        here before, and was lost on its way here again, cannot be told from what an earlier reader has in hand.
+
+        Args:
+            known: the sequences in hand as the consumer was asked, or since.
+            wake: one that is a wake message of this attachment, and goes by itself.
+        """
+        newest, missing = int(told["delivered"]["stream_seq"]), int(told["num_ack_pending"]) - len(known)
+        if wake is not None and wake not in self._woken and self._heard < wake <= newest:
+            missing -= 1
+        given = 0
+        left_s = self.good_until - self._clock.elapsed()
+        if missing > 0 and left_s > 0:
+            name = consumer_name(self._subscription)
+            left = Left(self._subscription, name, self._heard, newest, int(told["delivered"]["consumer_seq"]))
+            try:
+                given = await give_back(self._connection, [left], budget_s=min(PROOF_BUDGET_S, left_s))
+            except CrewletError as error:
+                self._log.debug("mail_not_brought_back", error=repr(error))
+        if given:
+            self._log.info("unheard_mail_given_back", messages=given)
+        if missing > given:
+            self._log.warning("unheard_mail_left", messages=missing - given, comes_back_within_s=self._window_s)
 
     async def _ask_info(self) -> Reply | None:
         try:

@@ -1,7 +1,8 @@
-"""Mail that a dead process of this node had in hand, where nobody but this node ever takes any: it goes back at once.
+"""Mail that was delivered and that nobody has: it goes back at once.
 
-Only for leases that never leave the process: there the lock on the data directory proves that no other process lives
-that could work what was delivered and not settled. Called before anything is attached.
+Called where nobody lives who could work it: of a dead process of this node, before anything is attached, under leases
+that never leave the process and with the lock on the data directory as the proof; of an attachment that ends, what was
+sent to it under its own lease and never came.
 """
 
 import json
@@ -53,16 +54,18 @@ def left_by(subscription: Subscription, info: dict[str, Any]) -> Left | None:
     )
 
 
-async def give_back(connection: Connection, left: Sequence[Left], journal: DeliveryJournal) -> int:
+async def give_back(
+    connection: Connection, left: Sequence[Left], journal: DeliveryJournal | None = None, *, budget_s: float = BUDGET_S
+) -> int:
     """Hand it back, each consumer's in stream order; returns how many messages were.
 
     A first delivery comes back at once. Mail that came back before waits as it does after a failure, so that what kills
-    its node does not race through its deliveries.
+    its node does not race through its deliveries; without a journal nothing here came to anybody before.
 
     Raises:
         Unavailable: not all of it, or nobody knows; the rest comes back at the end of its window.
     """
-    ends = connection.clock.elapsed() + BUDGET_S
+    ends = connection.clock.elapsed() + budget_s
     given = 0
     for each in left:
         stream, place = stream_of(each.subscription.topic).name, each.after + 1
@@ -73,7 +76,7 @@ async def give_back(connection: Connection, left: Sequence[Left], journal: Deliv
             if found is None or found.seq > each.newest:
                 break
             place = found.seq + 1
-            notes = await journal.history(each.subscription, found.seq, found.time)
+            notes = await journal.history(each.subscription, found.seq, found.time) if journal is not None else ()
             delay_s = nak_delay_s(max(note.number for note in notes)) if notes else 0.0
             word = b"-NAK" + (b" " + json.dumps({"delay": round(delay_s * NS)}).encode() if delay_s else b"")
             # The server looks at both sequences, and takes any number that the consumer has given for the second.
