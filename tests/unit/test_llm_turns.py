@@ -243,7 +243,11 @@ async def test_a_model_that_just_answers_has_answered_the_question_and_writes_to
         desk = LlmDesk(LlmRunner(at(server.url)), sources=("seat:bob",), depth=depth)
         desk.tools.infos = [LOOK, ANSWER]
         (mail,) = desk.turn.mail
-        desk.turn = msgspec.structs.replace(desk.turn, mail=[msgspec.structs.replace(mail, type=type, payload=payload)])
+        desk.turn = msgspec.structs.replace(
+            desk.turn,
+            mail=[msgspec.structs.replace(mail, type=type, payload=payload)],
+            questions_left=lambda: [] if desk.tools.called else ["0a"],
+        )
         assert await desk.run() == TurnResult("delivered", "It says seven.")
     assert desk.sent == []
     assert desk.tools.called == [("answer", {"text": "It says seven.", "channel": "0a"})]
@@ -256,7 +260,7 @@ async def test_a_model_whose_answer_is_refused_has_failed() -> None:
         desk.tools.infos = [ANSWER]
         (mail,) = desk.turn.mail
         asked = msgspec.structs.replace(mail, type="a2a_request", payload={"channel": "0a"})
-        desk.turn = msgspec.structs.replace(desk.turn, mail=[asked], tools=desk.tools)
+        desk.turn = msgspec.structs.replace(desk.turn, mail=[asked], tools=desk.tools, questions_left=lambda: ["0a"])
         assert await desk.run() == TurnResult("failed", "the question is closed")
 
 

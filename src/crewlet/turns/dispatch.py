@@ -29,7 +29,7 @@ from crewlet.turns.endings import Endings, Run
 from crewlet.turns.guards import check_depth
 from crewlet.turns.intake import Intake
 from crewlet.turns.owntools import OwnTools
-from crewlet.turns.questions import closed_questions
+from crewlet.turns.questions import Questions, closed_questions
 from crewlet.turns.record import TurnNote, Work
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.slots import Slot, Slots, SlotsClosed
@@ -329,6 +329,7 @@ class SeatDispatch:
 
     def _turn_of(self, fence: Fence, mail: Intake, account: Account) -> Turn:
         work, record = account.work, account.record
+        questions = Questions(mail.events if self._channels is not None else ())
         sender = TurnMail(
             handle=self._handle,
             work=work.name,
@@ -345,6 +346,7 @@ class SeatDispatch:
                 handle=self._handle,
                 turn_id=work.turn_id,
                 mail=mail.events,
+                questions=questions,
                 sender=sender,
                 notes=account,
                 channels=self._channels,
@@ -365,6 +367,7 @@ class SeatDispatch:
             begin_round=account.begin_round,
             usage=account.usage,
             waiting=account.waiting,
+            questions_left=questions.left,
         )
 
     async def _guarded(self, turn: Turn) -> TurnResult:

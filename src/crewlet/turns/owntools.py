@@ -16,7 +16,7 @@ from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import MailRefused
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.turns.guards import MAX_DELEGATION_DEPTH
-from crewlet.turns.questions import answering, questions_of
+from crewlet.turns.questions import Questions, answering
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.toolbox import Call, Tool
 from crewlet.turns.turn import OutgoingMail
@@ -115,6 +115,7 @@ class OwnTools:
         handle: the seat.
         turn_id: the run.
         mail: what the turn works.
+        questions: those in it, which are told what becomes of them.
         channels: None leaves `ask` and `answer` out.
     """
 
@@ -124,6 +125,7 @@ class OwnTools:
         handle: str,
         turn_id: str,
         mail: Sequence[Envelope],
+        questions: Questions,
         sender: TurnMail,
         notes: Notes,
         channels: Channels | None,
@@ -134,15 +136,14 @@ class OwnTools:
         self._sender = sender
         self._notes = notes
         self._channels = channels
-        self._questions = questions_of(mail)
-        self._answered: set[str] = set()
+        self._questions = questions
 
     def tools(self) -> Sequence[Tool]:
         """All that make sense in this turn: `answer` only where it was asked something."""
         own = [Tool(SEND_MAIL, _taking(_SendMail, self._send_mail)), Tool(NOTE, _taking(_Note, self._note))]
         if self._channels is not None:
             own.append(Tool(ASK, self._ask))
-            if self._questions:
+            if self._questions.asked:
                 own.append(Tool(ANSWER, _taking(_Answer, self._answer)))
         return own
 
@@ -170,7 +171,7 @@ class OwnTools:
         problem = self._cannot_ask(wish)
         if problem is not None:
             return ToolAnswer(problem, is_error=True)
-        upon = tuple(each for each in self._questions if each not in self._answered)
+        upon = tuple(self._questions.unanswered)
         channel = Channel(self._handle, wish.to, wish.question, self._sender.depth, self._sender.trace_id, upon=upon)
         try:
             opened = await self._sender.insist(
@@ -187,6 +188,7 @@ class OwnTools:
                     lambda admit: channels.withdraw(call.key, opened, admit=admit), "taking a channel back"
                 )
                 return ToolAnswer(str(refused), is_error=True)
+        self._questions.passed_on(upon)
         return ToolAnswer(f"asked; the answer comes as mail of type a2a_message about the channel {call.key}")
 
     def _cannot_ask(self, wish: _Ask) -> str | None:
@@ -203,7 +205,7 @@ class OwnTools:
         return None
 
     async def _answer(self, wish: _Answer) -> ToolAnswer:
-        channels, questions = self._channels, self._questions
+        channels, questions = self._channels, self._questions.asked
         assert channels is not None
         if len(wish.text) > MAX_ANSWER_CHARS:
             return ToolAnswer(f"an answer has at most {MAX_ANSWER_CHARS} characters", is_error=True)
@@ -222,7 +224,7 @@ class OwnTools:
                 await self._sender.post(closed.message(channel_id, self._sender.timestamp, self._turn_id))
         except (ChannelClosed, UnknownSeat, MailRefused) as refused:
             return ToolAnswer(str(refused), is_error=True)
-        self._answered.add(channel_id)
+        self._questions.answered(channel_id)
         if not closed.is_delivered:
             await self._sender.insist(
                 lambda admit: channels.delivered(channel_id, admit=admit), "the delivery of an answer"

@@ -1,7 +1,7 @@
 """The questions in a seat's mail: which its turn may answer, and which nobody waits for any more."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 import structlog
@@ -15,15 +15,40 @@ from crewlet.turns.intake import Intake
 _log = structlog.get_logger()
 
 
-def questions_of(mail: Sequence[Envelope]) -> Mapping[str, str]:
-    """The channels that a turn on this mail may answer, each with the id of the mail by which it may: the one that
-    asks, or the answer to what its seat had asked upon it."""
-    asked: dict[str, str] = {}
-    for event in mail:
-        for channel in _asked_by(event):
-            if isinstance(channel, str):
-                asked.setdefault(channel, event.id)
-    return asked
+class Questions:
+    """The questions that a turn on this mail may answer, and what it has done about them.
+
+    Attributes:
+        asked: their channels, each with the id of the mail by which it may be answered: the one that asks, or the
+            answer to what its seat had asked upon it.
+    """
+
+    def __init__(self, mail: Sequence[Envelope]) -> None:
+        asked: dict[str, str] = {}
+        for event in mail:
+            for channel in _asked_by(event):
+                if isinstance(channel, str):
+                    asked.setdefault(channel, event.id)
+        self.asked: Mapping[str, str] = asked
+        self._answered: set[str] = set()
+        self._passed_on: set[str] = set()
+
+    @property
+    def unanswered(self) -> Sequence[str]:
+        """Those that have no answer of this turn's."""
+        return [channel for channel in self.asked if channel not in self._answered]
+
+    def left(self) -> Sequence[str]:
+        """Those of them that it has asked nobody upon either: they wait for a word of this turn."""
+        return [channel for channel in self.unanswered if channel not in self._passed_on]
+
+    def answered(self, channel: str) -> None:
+        """It has its answer, of this run or an earlier one."""
+        self._answered.add(channel)
+
+    def passed_on(self, channels: Iterable[str]) -> None:
+        """A colleague was asked upon them: they are answered when that one has."""
+        self._passed_on.update(channels)
 
 
 def _asked_by(event: Envelope) -> Iterator[object]:

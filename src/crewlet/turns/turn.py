@@ -86,6 +86,10 @@ async def _count_nothing(usage: RoundUsage) -> None:
     del usage
 
 
+def _none_left() -> Sequence[str]:
+    return ()
+
+
 class Turn(msgspec.Struct, frozen=True):
     """One run of a seat's agent on one partition of mail.
 
@@ -105,6 +109,8 @@ class Turn(msgspec.Struct, frozen=True):
             whatever else ends the turn before the round.
         usage: awaited after each answer of a model. It may raise `Unavailable`: what cannot be counted ends the turn.
         waiting: told what the turn waits for outside, in one line for people; "" when it goes on.
+        questions_left: the channels of the questions in its mail that it has neither answered nor asked a colleague
+            upon, as of now.
     """
 
     turn_id: str
@@ -120,6 +126,7 @@ class Turn(msgspec.Struct, frozen=True):
     begin_round: Callable[[int], Awaitable[None]] = _begin_freely
     usage: Callable[[RoundUsage], Awaitable[None]] = _count_nothing
     waiting: Callable[[str], None] = _tell_nobody
+    questions_left: Callable[[], Sequence[str]] = _none_left
 
 
 @dataclass(frozen=True, slots=True)

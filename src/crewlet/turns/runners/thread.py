@@ -1,7 +1,6 @@
 """Where a turn's answer goes, for a runner that only has a text."""
 
 from crewlet.mail.channels import MAX_ANSWER_CHARS, ChannelClosed
-from crewlet.turns.questions import questions_of
 from crewlet.turns.turn import Turn
 
 
@@ -18,17 +17,20 @@ def conversation_of(turn: Turn) -> str:
 
 
 async def answer_questions(turn: Turn, text: str) -> int:
-    """Answer what the turn was asked, and say how many questions that were.
+    """Answer what the turn was asked and has done nothing about yet, and say how many questions that were.
+
+    One that an earlier run of this work has answered counts: that answer stands.
 
     Raises:
-        ChannelClosed: it was asked, and none of it could be answered.
+        ChannelClosed: some was left, and none of it could be answered.
         Fenced: the fence is closed.
     """
-    tools, questions = turn.tools, questions_of(turn.mail)
-    if tools is None or not questions or all(tool.name != "answer" for tool in tools.infos):
+    tools, questions = turn.tools, turn.questions_left()
+    if tools is None or not questions:
         return 0
     arguments = [{"text": text[:MAX_ANSWER_CHARS], "channel": channel} for channel in questions]
     answers = [await tools.call("answer", each) for each in arguments]
-    if all(answer.is_error for answer in answers):
+    answered = len(questions) - len(turn.questions_left())
+    if not answered:
         raise ChannelClosed(answers[0].text)
-    return sum(not answer.is_error for answer in answers)
+    return answered

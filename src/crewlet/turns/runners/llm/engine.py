@@ -95,18 +95,17 @@ async def _submitted(submission: Submission) -> Submission:
 
 
 async def _answered(turn: Turn, text: str, tools: TurnTools) -> TurnResult:
-    """The model just answered. Its words are its work, unless it has done some with its tools.
+    """The model just answered. Its words answer the questions in its mail about which it has done nothing yet.
 
-    They answer the questions in its mail. Where there is none they go to the seats that wrote, as far as work may still
-    be passed on: two models that thank each other come to an end. People and programs have no inbox: they read the
-    outcome.
+    Where there was none they are its work, unless it has done some with its tools: they go to the seats that wrote, as
+    far as work may still be passed on, so that two models that thank each other come to an end. People and programs
+    have no inbox: they read the outcome.
     """
-    if not tools.done:
-        try:
-            if not await answer_questions(turn, text):
-                await _reply(turn, text)
-        except (UnknownSeat, MailRefused, ChannelClosed) as refused:
-            return TurnResult("failed", str(refused))
+    try:
+        if not await answer_questions(turn, text) and not tools.done:
+            await _reply(turn, text)
+    except (UnknownSeat, MailRefused, ChannelClosed) as refused:
+        return TurnResult("failed", str(refused))
     return TurnResult("delivered", one_line(text))
 
 
