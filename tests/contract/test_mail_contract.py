@@ -14,6 +14,7 @@ from crewlet.testing.contracts import mailattachments as attachments
 from crewlet.testing.contracts import mailbatches as batches
 from crewlet.testing.contracts import maildead as dead
 from crewlet.testing.contracts import mailholds as holds
+from crewlet.testing.contracts import mailpoison as poison
 from crewlet.testing.contracts import mailsettling as settling
 from crewlet.testing.contracts import mailsubscriptions as subscriptions
 from crewlet.testing.contracts.mailworld import MakeWorld
@@ -156,6 +157,15 @@ def test_one_failing_partition_spares_the_other(run: Run) -> None:
 
 def test_mail_that_always_fails_takes_nothing_of_its_conversation_along(run: Run) -> None:
     run(batches.mail_that_always_fails_takes_nothing_of_its_conversation_along)
+
+
+@pytest.mark.proves("BA-05")
+def test_mail_that_kills_its_reader_takes_nothing_along(run: Run) -> None:
+    run(poison.mail_that_kills_its_reader_takes_nothing_along)
+
+
+def test_mail_that_a_living_reader_gave_back_is_still_taken_together(run: Run) -> None:
+    run(poison.mail_that_a_living_reader_gave_back_is_still_taken_together)
 
 
 @pytest.mark.proves("BA-06")

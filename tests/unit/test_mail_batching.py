@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crewlet.mail.batching import clamped, headroom, in_stream_order, nak_delay_s, partitions
+from crewlet.mail.batching import clamped, headroom, in_stream_order, is_worn, may_kill, nak_delay_s, partitions
 from crewlet.mail.patterns import is_topic, matcher
 from crewlet.ports.errors import Misuse
 from crewlet.ports.mail import BatchOptions, Delivery
@@ -84,8 +84,19 @@ def test_the_oldest_conversation_goes_first_and_what_has_no_instant_keeps_its_pl
 def test_mail_that_has_used_up_half_its_budget_is_worked_alone_and_in_its_place(
     lefts: dict[str, int], expected: list[list[str]]
 ) -> None:
-    mail = [delivery(name, left=lefts.get(name, 24)) for name in ("a:1", "a:2", "a:3")]
-    assert [[one.id for one in part] for part in partitions(mail, BOTH)] == expected
+    mail = [delivery(f"a:{number}", number, left=lefts.get(f"a:{number}", 24)) for number in (1, 2, 3)]
+    worn = {one.sequence for one in mail if is_worn(one)}
+    assert [[one.id for one in part] for part in partitions(mail, BOTH, worn)] == expected
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "last_word", "may"),
+    [(1, "", False), (2, "", False), (3, "", True), (3, "it broke", False), (12, "", True), (12, "deferred", False)],
+)
+def test_mail_that_came_back_twice_may_kill_unless_its_last_reader_said_why(
+    deliveries: int, last_word: str, may: bool
+) -> None:
+    assert may_kill(delivery("a", left=25 - deliveries), last_word) is may
 
 
 def test_a_naive_instant_counts_as_none() -> None:

@@ -4,7 +4,7 @@ Decides order, grouping, clamping and back-off. Leaves fetching and settling to 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from crewlet.ports.mail import BatchOptions, Delivery
@@ -13,6 +13,8 @@ MAX_BATCH_MESSAGES = 100
 MAX_LINGER_S = 60.0
 NAK_FIRST_S = 1.0
 NAK_CAP_S = 30.0
+UNEXPLAINED_DELIVERIES = 2
+"""How often mail may have come back without a word from its readers: a first hand-over is not noted either."""
 
 Partition = tuple[Delivery, ...]
 
@@ -31,16 +33,17 @@ def clamped(options: BatchOptions | None) -> BatchOptions:
     )
 
 
-def partitions(deliveries: Sequence[Delivery], options: BatchOptions) -> list[Partition]:
+def partitions(deliveries: Sequence[Delivery], options: BatchOptions, alone: Collection[int] = ()) -> list[Partition]:
     """Group deliveries by conversation, the conversation that has waited longest first.
 
     Args:
         deliveries: in order of arrival.
+        alone: the sequences of those that are worked alone.
 
     Returns:
         Every delivery exactly once. Inside a partition and between partitions the older instant comes first; equal
         instants keep the order of arrival, and what has no usable instant stays behind what arrived just before it.
-        A delivery that has used up more than half of its budget is a partition of its own, in its place.
+        A delivery that is worked alone is a partition of its own, in its place.
     """
     instants = _instants(deliveries, options)
     groups: dict[object, list[int]] = {}
@@ -48,7 +51,24 @@ def partitions(deliveries: Sequence[Delivery], options: BatchOptions) -> list[Pa
         groups.setdefault(_key(index, delivery, options), []).append(index)
     ordered = [sorted(indexes, key=lambda index: (instants[index], index)) for indexes in groups.values()]
     ordered.sort(key=lambda indexes: (instants[indexes[0]], min(indexes)))
-    return [part for indexes in ordered for part in _degraded([deliveries[index] for index in indexes])]
+    return [part for indexes in ordered for part in _parts([deliveries[index] for index in indexes], alone)]
+
+
+def is_worn(delivery: Delivery) -> bool:
+    """Whether mail has used up more than half of its budget. It is worked alone from then on: what keeps failing takes
+    nothing of its conversation to the dead letters, and what fails beside it still has deliveries of its own."""
+    return delivery.deliveries > max(1, delivery.deliveries_left)
+
+
+def may_kill(delivery: Delivery, last_word: str) -> bool:
+    """Whether mail may have killed its readers: it has come back more than once, and the last one went without a word.
+
+    It is worked with nothing else in hand, as whatever is in a dead reader's hand has lost a delivery too.
+
+    Args:
+        last_word: why that reader gave it back; "" where it did not say.
+    """
+    return delivery.deliveries > UNEXPLAINED_DELIVERIES and not last_word
 
 
 def nak_delay_s(deliveries: int) -> float:
@@ -66,12 +86,13 @@ def in_stream_order(deliveries: Iterable[Delivery]) -> list[Delivery]:
     return sorted(deliveries, key=lambda delivery: delivery.sequence)
 
 
-def _degraded(group: Sequence[Delivery]) -> list[Partition]:
-    """Mail that keeps failing is worked alone, so that it takes nothing of its conversation to the dead letters."""
+def _parts(group: Sequence[Delivery], alone: Collection[int]) -> list[Partition]:
+    if not alone:
+        return [tuple(group)]
     parts: list[list[Delivery]] = []
     was_alone = True
     for delivery in group:
-        is_alone = delivery.deliveries > max(1, delivery.deliveries_left)
+        is_alone = delivery.sequence in alone
         if is_alone or was_alone:
             parts.append([])
         parts[-1].append(delivery)

@@ -5,13 +5,22 @@ leaves the wire to a `Feed`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
 
-from crewlet.mail.batching import Partition, clamped, in_stream_order, nak_delay_s, partitions
+from crewlet.mail.batching import (
+    UNEXPLAINED_DELIVERIES,
+    Partition,
+    clamped,
+    in_stream_order,
+    is_worn,
+    may_kill,
+    nak_delay_s,
+    partitions,
+)
 from crewlet.mail.feed import Feed
 from crewlet.mail.switchboard import Switchboard
 from crewlet.ports.clock import Clock
@@ -19,6 +28,7 @@ from crewlet.ports.deadletters import DeliveryJournal, Handling
 from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Handler, Nak, Outcome, Settling, Subscription
 
 BROKEN_PASS_PAUSE_S = 1.0
+NOT_BEGUN = "not begun: its reader had stopped taking mail"
 
 log = structlog.get_logger()
 
@@ -57,6 +67,7 @@ class Consumer:
         self._is_detached = False
         self._is_disowned = False
         self._waiting: list[Delivery] = []
+        self._alone: set[int] = set()
         self._handling = 0
         self._settling: dict[asyncio.Future[Any], None] = {}
         self._changed = asyncio.Event()
@@ -199,10 +210,12 @@ class Consumer:
         for delivery in batch:
             if delivery.deliveries > self._budget:
                 await self._bury(delivery, f"its {self._budget} deliveries are used up")
-        taken = partitions(self._waiting, options)
+        taken = partitions(self._waiting, options, self._alone)
         if options.preview is not None and len(taken) > 1:
             options.preview(self._waiting)
         for partition in taken:
+            if partition[0].sequence in self._alone and partition[0] in self._waiting:
+                await self._empty_hand_but_for(partition)
             await self._note_taken(partition)
             if not self._begin(partition):
                 break
@@ -212,18 +225,48 @@ class Consumer:
             await self._hand_back(())
 
     async def _collect(self, options: BatchOptions) -> None:
-        """Fill `_waiting`: a pull of one that waits, then what lies ready, then what comes while lingering."""
+        """Fill `_waiting`: a pull of one that waits, then what lies ready, then what comes while lingering.
+
+        Nothing more is taken beside what is worked alone: each delivery in hand may be lost with it.
+        """
         if not self._waiting:
-            self._waiting.extend(await self._feed.take(1, self._pull_wait_s(self._feed.pull_expiry_s)))
+            self._alone.clear()
+            await self._take(1, self._pull_wait_s(self._feed.pull_expiry_s))
         if not self._waiting:
             return
         linger_ends = self._clock.elapsed() + options.linger_s
-        while len(self._waiting) < options.max_messages and self._is_open():
-            self._waiting.extend(await self._feed.take(options.max_messages - len(self._waiting), 0.0))
+        while self._may_take_more(options):
+            await self._take(options.max_messages - len(self._waiting), 0.0)
             left = linger_ends - self._clock.elapsed()
-            if left <= 0 or len(self._waiting) >= options.max_messages or not self._is_open():
+            if left <= 0 or not self._may_take_more(options):
                 return
-            self._waiting.extend(await self._feed.take(1, self._pull_wait_s(min(self._feed.pull_expiry_s, left))))
+            await self._take(1, self._pull_wait_s(min(self._feed.pull_expiry_s, left)))
+
+    def _may_take_more(self, options: BatchOptions) -> bool:
+        return not self._alone and len(self._waiting) < options.max_messages and self._is_open()
+
+    async def _take(self, count: int, wait_s: float) -> None:
+        taken = await self._feed.take(count, wait_s)
+        self._waiting.extend(taken)
+        if again := [each for each in taken if is_worn(each) or each.deliveries > UNEXPLAINED_DELIVERIES]:
+            are_alone = await asyncio.gather(*(self._is_worked_alone(each) for each in again))
+            self._alone.update(each.sequence for each, is_alone in zip(again, are_alone, strict=True) if is_alone)
+
+    async def _is_worked_alone(self, delivery: Delivery) -> bool:
+        """By the journal, whose notes fail open: what it does not tell counts as unsaid."""
+        if is_worn(delivery) or self._journal is None:
+            return is_worn(delivery)
+        history = await self._journal.history(self._subscription, delivery.sequence, delivery.published_at)
+        return may_kill(delivery, _last_word(history, delivery))
+
+    async def _empty_hand_but_for(self, partition: Partition) -> None:
+        """What may kill this process is worked when everything else is settled or has gone back, at the head."""
+        await self._all_settled()
+        self._waiting = [each for each in self._waiting if each not in partition]
+        try:
+            await self._hand_back((), why="")
+        finally:
+            self._waiting.extend(partition)
 
     def _pull_wait_s(self, wanted_s: float) -> float:
         return max(0.001, min(wanted_s, self._good_until - self._clock.elapsed()))
@@ -241,8 +284,12 @@ class Consumer:
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    async def _hand_back(self, begun: Iterable[Delivery]) -> None:
-        """Everything not finished goes back at once, in stream order, so that the inbox looks as it did before."""
+    async def _hand_back(self, begun: Collection[Delivery], *, why: str = NOT_BEGUN) -> None:
+        """Everything not finished goes back at once, in stream order, so that the inbox looks as it did before.
+
+        Args:
+            why: what is noted of mail that came back before and was not begun; "" notes nothing.
+        """
         if self._is_closing:
             self._waiting.extend(begun)  # the detach hands it back, after its pulls are closed
             return
@@ -253,6 +300,8 @@ class Consumer:
             await self._feed.give_back_late(back)
         else:
             await self._feed.give_back(back, 0.0)
+            if why:
+                await self._note_returned([each for each in back if each.deliveries > 1 and each not in begun], why)
 
     async def _handle(self, partition: Partition) -> None:
         """Run the handler, and settle what it answers, at once or when it comes to know."""
@@ -366,9 +415,8 @@ class Consumer:
             history = await self._journal.history(self._subscription, delivery.sequence, delivery.published_at)
         if delivery.deliveries > self._budget:
             # Nobody worked this one; why the mail came back is what a reader before said, if the last of them did.
-            last = history[-1] if history else None
-            said = last.reason if last is not None and last.number == delivery.deliveries - 1 else ""
-            reason = f"{reason}; the last: {said or 'its reader did not say why, or died with it'}"
+            last = _last_word(history, delivery) or "its reader did not say why, or died with it"
+            reason = f"{reason}; the last: {last}"
         is_buried = await self._feed.bury(delivery, reason, history)
         self._switchboard.burial_ended(is_buried=is_buried)
 
@@ -396,3 +444,9 @@ class Consumer:
             self._feed.forget(partition)
         else:
             await self._feed.give_back_late(in_stream_order(partition))
+
+
+def _last_word(history: Sequence[Handling], delivery: Delivery) -> str:
+    """What the reader of the delivery before this one said; "" where it said nothing."""
+    last = history[-1] if history else None
+    return last.reason if last is not None and last.number == delivery.deliveries - 1 else ""

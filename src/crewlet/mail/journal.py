@@ -100,10 +100,10 @@ class Journal:
 
 
 def _joined(notes: Sequence[_Note], note: _Note) -> list[_Note]:
-    """A delivery has one note: that it came back replaces that it was taken, and keeps when that was."""
+    """A delivery has one note: why it came back, as first said, replaces that it was taken, and keeps when that was."""
     before = next((each for each in notes if each.n == note.n), None)
     if before is not None:
-        note = msgspec.structs.replace(note, at=before.at, reason=note.reason or before.reason)
+        note = msgspec.structs.replace(note, at=before.at, reason=before.reason or note.reason)
     others = [each for each in notes if each.n != note.n]
     return sorted([*others, note], key=lambda each: each.n)[-_NOTES_KEPT:]
 

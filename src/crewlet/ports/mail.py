@@ -326,7 +326,8 @@ class Mail(Protocol):
 
         The ack window of a delivery is the store's lease TTL, given to the adapter when it is made. With a `journal`
         each delivery but the first is noted before it is worked, and each that comes back with a reason; a dead letter
-        takes those notes along.
+        takes those notes along. Mail that came back without such a note more than once is worked with nothing else in
+        hand, in case it kills whoever works it.
 
         Raises:
             Unavailable: nobody answered; nothing is attached.
