@@ -220,6 +220,7 @@ async def _ports(
             open_mail=open_mail,
             close_mail=close_mail,
             is_linked=lambda: connection.is_connected,
+            is_gone=lambda: connection.is_gone,
             programs=programs,
             tool_servers=McpServers(programs),
             signals=signals,

@@ -93,6 +93,7 @@ class Fleet:
     clock: VirtualClock = field(default_factory=VirtualClock)
     runs: list[Ran] = field(default_factory=list[Ran])
     cut: set[str] = field(default_factory=set[str])
+    gone: set[str] = field(default_factory=set[str])
     refused: set[str] = field(default_factory=set[str])
     break_next: str = ""
     poison: set[str] = field(default_factory=set[str])
@@ -143,6 +144,7 @@ class Fleet:
             open_mail=open_mail,
             close_mail=mail.stop,
             is_linked=lambda: name not in self.cut,
+            is_gone=lambda: name in self.gone,
             programs=NoPrograms(),
             signals=self.signals,
             clock=self.clock,

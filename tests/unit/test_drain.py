@@ -182,6 +182,29 @@ async def test_a_stop_during_a_drain_ends_the_wait_and_the_turns() -> None:
     assert r.hooks.releases() == ["ann drain fenced"]
 
 
+@pytest.mark.proves("DR-09")
+@pytest.mark.parametrize("is_late", [False, True], ids=["before it", "while it waits"])
+@in_virtual_time
+async def test_a_drain_whose_broker_is_gone_for_good_waits_for_no_turn_and_no_answer(is_late: bool) -> None:
+    r = await started("ann", "bob")
+    r.hooks.busy.add("ann")
+    r.leases.silent.add("release")
+    fence = r.host.fence("ann")
+    assert fence is not None
+    if not is_late:
+        r.host.hurry("broker_gone")
+    drain = asyncio.create_task(r.host.drain())
+    if is_late:
+        await asyncio.sleep(10)
+        assert not drain.done() and not fence.is_closed
+        r.host.hurry("broker_gone")
+    began_at = r.clock.elapsed()
+    await drain
+    assert r.clock.elapsed() - began_at < 1.0
+    assert fence.is_closed and "ann drain fenced" in r.hooks.releases()
+    await r.host.stop()
+
+
 @pytest.mark.proves("DR-10")
 @in_virtual_time
 async def test_start_and_stop_twice_are_no_ops_and_nothing_is_left_running() -> None:

@@ -177,6 +177,25 @@ async def test_the_same_id_is_one_mail_and_two_seats_may_share_an_id() -> None:
     await fleet.close()
 
 
+@pytest.mark.proves("DR-09")
+@in_virtual_time
+async def test_a_drain_waits_for_a_turn_while_the_broker_is_away_but_not_once_it_is_gone_for_good() -> None:
+    fleet = Fleet(("a",), turn_s=3600)
+    node = await fleet.node("n1")
+    await fleet.send("a", "one")
+    await fleet.until(lambda: fleet.runs, "it runs")
+    leaving = asyncio.create_task(node.drain())
+    await fleet.clock.sleep(10 * TTL_S)
+    assert not leaving.done() and node.seats.in_flight == 1
+    with capture_logs() as logs:
+        fleet.gone.add("n1")
+        await fleet.clock.sleep(2)
+        assert leaving.done() and node.seats.in_flight == 0
+    assert [line["in_flight"] for line in logs if line["event"] == "drain_hurried"] == [1]
+    assert not fleet.finished("one")
+    await node.close()
+
+
 @pytest.mark.proves("DR-07")
 @in_virtual_time
 async def test_a_drain_pauses_deliveries_only_after_the_seats_are_released() -> None:

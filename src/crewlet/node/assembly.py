@@ -57,6 +57,7 @@ from crewlet.turns.turn import Fence, Runner
 
 _log = structlog.get_logger()
 _UNLIMITED = Caps()
+_LOOK_S = 0.25
 
 
 class Node:
@@ -250,17 +251,30 @@ class Node:
         _log.info("node_started", node=self._config.node_id, owner=self._config.owner)
 
     async def drain(self) -> None:
-        """Hand every seat back, its running turn finished first. No bound on the wait for turns."""
+        """Hand every seat back, its running turn finished first.
+
+        There is no bound on the wait for turns, unless the broker is gone for good: then they are ended.
+        """
         if self._is_draining:
             return
         self._is_draining = True
         _log.info("engine_draining", in_flight=self.seats.in_flight)
         self._slots.close()
         giving_back = self._tasks.start(self._duties.stop(), "giving duties back")
+        watching = self._tasks.start(self._hurry_once_gone(), "watching for the broker's end")
         await self.host.drain()
+        watching.cancel()
         await asyncio.wait([giving_back])
         self._mail.pause()
         _log.info("drain_complete")
+
+    async def _hurry_once_gone(self) -> None:
+        if (is_gone := self._ports.is_gone) is None:
+            return
+        while not is_gone():
+            await self._ports.clock.sleep(_LOOK_S)
+        _log.warning("drain_hurried", reason="the broker does not take this node back", in_flight=self.seats.in_flight)
+        self.host.hurry("broker_gone")
 
     async def close(self) -> None:
         """Stop everything. Duties and seats still held are given back as well as the store lets us."""

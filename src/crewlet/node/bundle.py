@@ -28,6 +28,7 @@ class Ports:
         open_mail: opens mail with an ack window in seconds.
         close_mail: closes it.
         is_linked: whether the broker's connection is up.
+        is_gone: whether it does not come back by itself, so that a drain waits for no turn; None where that cannot be.
         signals: by which the nodes hear of each other at once; nothing rests on one.
         leases_can_lapse: whether a peer could take over; false under `local`.
         is_watched: whether somebody reads `Node.beats`.
@@ -51,6 +52,7 @@ class Ports:
     deadline: Deadline
     leases_can_lapse: bool
     is_watched: bool = True
+    is_gone: Callable[[], bool] | None = None
     history: History = field(default_factory=NoHistory)
     tool_servers: ToolServers | None = None
     give_back_left: Callable[[DeliveryJournal], Awaitable[int]] | None = None

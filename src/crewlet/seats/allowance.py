@@ -30,6 +30,11 @@ class Allowance:
         running = self._clock.elapsed() - self._charged_until if self._in_flight else 0.0
         return max(0.0, self._left_s - running)
 
+    def give_up(self) -> None:
+        """Nothing is left from now on, whatever was not used."""
+        self._settle()
+        self._left_s = 0.0
+
     async def spend(self, work: Coroutine[Any, Any, T], name: str, *, at_most_s: float | None = None) -> T:
         """Run one store call within what is left, and within `at_most_s` if given.
 

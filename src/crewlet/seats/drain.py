@@ -41,6 +41,11 @@ class Drain:
         for tenure in self._context.tenures.all():
             tenure.fence.close(reason)
 
+    def forget_store(self) -> None:
+        """Nobody answers there any more: what is still asked is not waited for."""
+        if self._context.allowance is not None:
+            self._context.allowance.give_up()
+
     async def run(self) -> None:
         """Give presence and seats back. Never raises for the store: what is not answered lapses."""
         context = self._context

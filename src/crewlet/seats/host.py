@@ -140,6 +140,12 @@ class SeatHost:
             self._draining = self._context.tasks.start(self._drain.run(), "drain")
         await see_through(self._draining, lambda: self._drain.hurry("drain"))
 
+    def hurry(self, reason: str) -> None:
+        """Drain without waiting: for no handler, and for no answer of the store, which is gone for good."""
+        self._drain.begin()
+        self._drain.hurry(reason)
+        self._drain.forget_store()
+
     async def stop(self) -> None:
         """Give back what is still here without waiting for handlers, and end every task. Again: nothing happens.
 

@@ -44,6 +44,8 @@ API_TIMEOUT_S = 5.0
 
 _SAY_SO_EVERY_S = 10.0
 _CLOSE_TIMEOUT_S = 2.0
+_REFUSALS_FOR_GOOD = 3
+"""As many in a row, and a person has to do something: the first may be of a server that is being set up anew."""
 _AUTH_REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 
 __all__ = ["API_TIMEOUT_S", "BrokerAddress", "Connection", "State", "decode"]
@@ -67,6 +69,7 @@ class Connection:
         self._listeners: list[Callable[[State], None]] = []
         self._is_closing = False
         self._last_error: Exception | None = None
+        self._refusals = 0
         self._refused: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -109,6 +112,12 @@ class Connection:
     def is_connected(self) -> bool:
         """Whether the socket is up, as far as this side knows."""
         return self._link.is_connected
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it does not come back by itself: the broker does not let this side in any more, try after try, or the
+        client library has ended it. Tries go on all the same; a broker that is merely away is never gone."""
+        return self._refusals >= _REFUSALS_FOR_GOOD or (self._link.is_closed and not self._is_closing)
 
     @property
     def is_clustered(self) -> bool:
@@ -317,7 +326,11 @@ class Connection:
         self._last_error = error
         text = str(error).lower()
         if any(refusal in text for refusal in _AUTH_REFUSALS):
-            self._refuse(not_let_in(self._url, error))
+            refusal = not_let_in(self._url, error)
+            self._refuse(refusal)
+            self._refusals += 1
+            if self._refusals == _REFUSALS_FOR_GOOD:
+                _log.error("broker_refuses", reason=str(refusal))
         elif isinstance(error, NoTls):
             self._refuse(without_tls(self._url))
         elif isinstance(error, ssl.SSLCertVerificationError):
@@ -330,6 +343,7 @@ class Connection:
         self._tell("disconnected")
 
     async def _on_reconnected(self) -> None:
+        self._refusals = 0
         _log.info("broker_reconnected", url=self._url)
         self._tell("connected")
 
