@@ -237,7 +237,7 @@ def _run(owner: str, epoch: int, triggers: tuple[str, ...], lines: Sequence[Mapp
     )
 
 
-async def publish(url: str, company: Path, mails: list[tuple[str, str]]) -> None:
+async def publish(url: str, company: Path, mails: list[tuple[str, str]], *, conversation: str = "") -> None:
     """Send mail from outside the fleet, one after the other."""
     clock, entropy = SystemClock(), SystemEntropy()
     connection = await Connection.open(BrokerAddress((url,)), clock=clock, startup_timeout_s=30)
@@ -249,7 +249,12 @@ async def publish(url: str, company: Path, mails: list[tuple[str, str]]) -> None
         for handle, mail_id in mails:
             await outbox.post(
                 Envelope(
-                    id=mail_id, type="external_notification", timestamp=outbox.timestamp(), source="program", to=handle
+                    id=mail_id,
+                    type="external_notification",
+                    timestamp=outbox.timestamp(),
+                    source="program",
+                    to=handle,
+                    conversation=conversation,
                 )
             )
         await mail.stop()
