@@ -58,6 +58,22 @@ PINS = {
     "placement not asked": Catch(SimOptions(0, minutes=4.0, faults=("stop", "crash")), SAFETY, "P7"),
     "no limit of claims": Catch(SimOptions(0, seats=40, minutes=0.5, faults=()), SAFETY, "P6"),
     "slots not counted": Catch(SimOptions(0, seats=12, minutes=2.0, faults=()), SAFETY, "P1"),
-    "instants passed by in silence": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4"),
-    "mail before its claim": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4"),
+    "instants passed by in silence": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
+    "mail before its claim": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
+    "a fire sent under a name of its sender": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
+    "a fire told and not sent": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
+    "a claimed fire goes to the seat of today": Catch(
+        SimOptions(39, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
+    ),
+    "schedules begun anew when the duty moves": Catch(SimOptions(15, minutes=4.0), SAFETY, "P4", seeds=25),
+    "schedules of the document before go on": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
+    "schedules looked at ahead of time": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
+    "each instant that went by is fired": Catch(
+        SimOptions(63, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
+    ),
+    "fires for paused seats": Catch(SimOptions(31, minutes=4.0), SAFETY, "P7", seeds=25),
+    "fires skipped as if all were paused": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
+    "claimed fires left behind": Catch(
+        SimOptions(7, minutes=10.0, faults=("crash", "loss", "company")), LIVENESS, "P6", seeds=25
+    ),
 }

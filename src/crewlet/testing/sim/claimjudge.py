@@ -73,6 +73,11 @@ class ClaimJudge:
         claimer = self._claimers.get(owner)
         return claimer.since.get(handle) if claimer is not None else None
 
+    def document(self, owner: str) -> tuple[Company, float] | None:
+        """What a process has in force, and since when."""
+        claimer = self._claimers.get(owner)
+        return (claimer.company, claimer.adopted_at) if claimer is not None else None
+
     def leaves(self, process: Process, handle: str) -> None:
         """The first write of a claim is sent."""
         claimer, now = self._claimers.get(process.name), asyncio.get_running_loop().time()

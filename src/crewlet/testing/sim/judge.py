@@ -83,7 +83,7 @@ class Judge:
         self._released: set[tuple[str, int]] = set()
         self._lapsed: set[tuple[str, int]] = set()
         self.turns: dict[str, RunningTurn] = {}
-        self.fires = FireJudge(self.fail)
+        self.fires = FireJudge(self.claims.document, self._pauses, self.fail)
         self.mails = MailJudge(history, self.turns, self.mailboxes, self.fires, self.fail)
         self._open: dict[str, list[RunningTurn]] = {}
         self._failed_at: dict[str, float] = {}
@@ -228,6 +228,8 @@ class Judge:
                     self.claims.leaves(process, key[5:])
         if bucket == MAILBOXES:
             self.mailboxes.writing(process, key, value)
+        if bucket == FIRES and value is not None:
+            self.fires.writing(process, key, value)
         if bucket != LEDGER or value is None:
             return
         record = msgspec.json.decode(value, type=dict[str, Any])

@@ -76,7 +76,7 @@ class MailJudge:
                         self._fail("P4", f"{mail.message_id} of {mail.handle} was buried, and no turn ever began on it")
             return
         self.accepted_mail[topic, sequence] = Accepted(envelope.to, message_id)
-        if message_id in self.fed or self._fires.sent(envelope):
+        if message_id in self.fed or self._fires.sent(envelope, message_id):
             return
         turn = self._turns.get(envelope.parent_turn_id)
         if turn is None or not any(

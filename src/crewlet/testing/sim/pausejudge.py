@@ -42,6 +42,7 @@ class PauseJudge:
     def __init__(self, fail: Callable[[str, str], None]) -> None:
         self._fail = fail
         self._in_force: dict[str, _InForce] = {}
+        self._lifted_at: dict[str, float] = {}
         self._heard_at: dict[tuple[str, str], float] = {}
 
     def wrote(self, value: bytes | None, revision: int) -> None:
@@ -54,12 +55,25 @@ class PauseJudge:
             else _InForce(pause, now, revision)
             for handle, pause in pauses.items()
         }
+        for handle in before.keys() - pauses.keys():
+            self._lifted_at[handle] = now
 
     def heard(self, process: Process, revision: int) -> None:
         """A node's watch has shown it the record of that revision."""
         for each in self._in_force.values():
             if each.revision <= revision:
                 self._heard_at.setdefault((process.name, each.pause.id), asyncio.get_running_loop().time())
+
+    def is_paused(self, handle: str, *, for_s: float) -> bool:
+        """Whether a seat is paused, and has been for so long."""
+        now, standing = asyncio.get_running_loop().time(), self._in_force.get(handle)
+        return standing is not None and not standing.is_over(now) and now - standing.since > for_s
+
+    def was_paused(self, handle: str, *, within_s: float) -> bool:
+        """Whether a seat is paused, or was within the time that has just gone by."""
+        ago = asyncio.get_running_loop().time() - within_s
+        standing, lifted_at = self._in_force.get(handle), self._lifted_at.get(handle)
+        return (standing is not None and not standing.is_over(ago)) or (lifted_at is not None and lifted_at >= ago)
 
     def begins(self, process: Process, handle: str, tenure_began_at: float) -> None:
         """A turn of the seat begins, under a tenure that was won then."""
