@@ -1,17 +1,21 @@
 """Mail on three members: the contract's core, flaps, and a consumer's leader that goes away."""
 
 import asyncio
+import contextlib
 import functools
+import json
 import math
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
-from mail_worlds import flap, nats_world
+from mail_worlds import NatsWorld, flap, nats_world
 
 from crewlet.adapters.nats.jsapi import ask
+from crewlet.adapters.nats.subscriptions import Consumers
 from crewlet.mail import topics
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.errors import NotTaken, Unavailable
 from crewlet.ports.mail import BatchOptions, Subscription
 from crewlet.testing.brokers import Cluster, three_members
 from crewlet.testing.contracts import mail as contract
@@ -67,6 +71,53 @@ async def test_flaps_under_load_lose_and_double_nothing(cluster: Cluster, option
             while await world.kept(inbox.topic) > 0:  # members apply what was acked in their own time
                 await asyncio.sleep(0.05)
         assert await world.dead_letters(inbox.topic) == []
+
+
+async def test_a_delete_without_a_quorum_is_in_doubt_although_its_leader_finds_nothing_to_delete(
+    own_cluster: Cluster,
+) -> None:
+    cluster = own_cluster
+    leader = await asyncio.to_thread(leader_of_all, cluster)
+    others = [member for member in range(3) if member != leader]
+    async with nats_world((cluster.urls[leader],), replicas=3) as world:
+        mail = await world.client()
+        inbox = await inbox_led_by(cluster, leader, world)
+        for member in others:
+            cluster.freeze(member)
+        with pytest.raises(Unavailable) as raised:
+            await mail.delete_subscription(inbox, patience_s=2.5)
+        assert not isinstance(raised.value, NotTaken)
+        for member in others:
+            cluster.thaw(member)
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(Unavailable):
+                    await mail.delete_subscription(inbox, patience_s=30.0)
+                    break
+            while True:  # members apply what was agreed in their own time
+                with contextlib.suppress(Unavailable):
+                    if await mail.waiting(inbox) is None:
+                        break
+                await asyncio.sleep(0.05)
+
+
+async def inbox_led_by(cluster: Cluster, member: int, world: NatsWorld) -> Subscription:
+    """A new inbox whose consumer that member leads, and speaks for."""
+    mail = await world.client()
+    consumers = Consumers(world.connections[0], world.entropy, world.ack_window_s)
+    for number in range(60):
+        inbox = Subscription(world.topic(f"inbox{number}"), "g")
+        await mail.ensure_subscription(inbox)
+        info = await consumers.info(inbox)
+        if info is not None and cluster.index(info["cluster"]["leader"]) == member:
+            return inbox
+    raise AssertionError("none of sixty consumers is led by it")
+
+
+def leader_of_all(cluster: Cluster) -> int:
+    """Which member assigns streams and consumers."""
+    with urlopen(f"{cluster.members[0].monitor_url}/jsz", timeout=30) as answer:
+        return cluster.index(json.load(answer)["meta_cluster"]["leader"])
 
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])
