@@ -148,6 +148,8 @@ class RealProgram(Program):
 
     def _hear(self, data: bytes) -> None:
         if not data:
+            if self._read:  # a last line without its end is one too, as on a node
+                self._lines.append(self._read)
             self._is_closed = True
             self._stir()
             return
