@@ -39,6 +39,23 @@ def test_secrets_are_replaced_the_longest_first_and_short_texts_are_none() -> No
     assert redact("Bearer token-1, token-1, abc") == "[redacted], [redacted], abc"
 
 
+def test_secrets_are_replaced_wherever_they_stand_in_a_schema() -> None:
+    schema = {"type": "object", "properties": {"key": {"default": "token-1"}, "token-1": {"enum": ["a token-1", 7]}}}
+    assert Redaction({"token-1"}).within(schema) == {
+        "type": "object",
+        "properties": {"key": {"default": "[redacted]"}, "[redacted]": {"enum": ["a [redacted]", 7]}},
+    }
+
+
+def test_a_name_that_another_tool_has_made_fit_is_made_another() -> None:
+    fit = tool_name("files", "read file")
+    taken = [fit]
+    for _ in range(3):
+        taken.append(tool_name("files", fit.removeprefix("files__"), taken))
+        taken.append(tool_name("files", "read file", taken))
+    assert len(set(taken)) == len(taken) == 7
+
+
 def test_the_end_of_an_output_shows_no_part_of_a_secret_that_its_cut_went_through() -> None:
     redact = Redaction({"hunter2-hunter2"})
     assert redact.tail("ter2 was refused", is_cut=True) == "was refused"

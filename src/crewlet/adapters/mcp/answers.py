@@ -28,7 +28,7 @@ def tool_infos(server: str, tools: Sequence[types.Tool], redact: Redaction) -> d
             ToolInfo(
                 name=name,
                 description=cut(redact(tool.description or tool.title or ""), MAX_DESCRIPTION_CHARS),
-                schema=tool.input_schema,
+                schema=redact.within(tool.input_schema),
                 server=server,
                 is_read_only=hints.read_only_hint if hints else None,
                 is_open_world=hints.open_world_hint if hints else None,

@@ -1,7 +1,7 @@
 """Keeping secrets out of what a server says of itself. Pure."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, cast
 
 from crewlet.kit import lines
 
@@ -23,6 +23,19 @@ class Redaction:
         for secret in self._secrets:
             text = text.replace(secret, _MASK)
         return text
+
+    def within(self, value: Any) -> Any:
+        """A value of JSON without them, wherever in it they stand."""
+        match value:
+            case str():
+                return self(value)
+            case list():
+                return [self.within(item) for item in cast("list[Any]", value)]
+            case dict():
+                pairs = cast("dict[str, Any]", value).items()
+                return {self(key): self.within(item) for key, item in pairs}
+            case _:
+                return value
 
     def tail(self, text: str, *, is_cut: bool) -> str:
         """The end of an output on one line, short enough for a sentence.
