@@ -3,6 +3,7 @@
 Throughput: SEATS x MESSAGES mails of the same bytes, for every side with one event loop for all and one stream with a
 durable a seat, on the same server; what was published before the clock starts is worked until the stream is empty.
 The server keeps its store in memory where the machine has a folder for that, so that nobody waits for a busy disk.
+All sides run in one process, whose garbage collector is set as a serving node sets its own.
 - Ours is a whole node as it serves: leases with their heartbeat, one pull of up to 20 a seat, admission and fence, the
   ledger read before a turn and written after it, one turn a mail in the seat's order, and an ack that the broker
   confirms. The turn itself does nothing.
@@ -36,6 +37,7 @@ from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.mail import NatsMail
 from crewlet.adapters.process.programs import LocalPrograms
 from crewlet.adapters.system.clock import SystemClock
+from crewlet.adapters.system.collector import calm_collector
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.adapters.system.logs import configure_logs
 from crewlet.company.model import Company, Seat
@@ -103,6 +105,7 @@ async def _throughput(url: str) -> dict[str, list[float]]:
         "serial": await FastStreamWorkers.open(url, SEATS, 1),
     }
     rates: dict[str, list[float]] = {name: [] for name in sides}
+    calm_collector()
     for _ in range(ROUNDS):
         for name, side in sides.items():
             await within(LIMIT_S, f"filling for {name}", side.fill([_event() for _ in range(MESSAGES)]))

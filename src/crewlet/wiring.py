@@ -29,6 +29,7 @@ from crewlet.adapters.process import LocalPrograms, MarkBook
 from crewlet.adapters.sqlite.database import Database
 from crewlet.adapters.sqlite.history import SqliteHistory
 from crewlet.adapters.system.clock import SystemClock
+from crewlet.adapters.system.collector import calm_collector
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.adapters.system.limits import files_watched, refuse_few_files
 from crewlet.adapters.system.logs import configure_logs
@@ -123,6 +124,7 @@ async def _main(settings: Settings, company: Company) -> int:
             async with _served(node, settings):
                 with loop_watched(), files_watched(), _watchdog(node, notify, can_lapse=ports.leases_can_lapse):
                     if await _unless_stopped(node.start(), stopping):
+                        calm_collector()
                         notify.ready()
                         await stopping.wait()
                     notify.stopping()

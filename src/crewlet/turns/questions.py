@@ -75,6 +75,8 @@ async def closed_questions(channels: Channels, handle: str, mail: Intake) -> dic
         for event in mail.events
         if event.type == "a2a_request" and isinstance(channel := event.payload.get("channel"), str)
     }
+    if not asked:
+        return {}
     reasons = await asyncio.gather(*(_why_closed(channels, handle, *each) for each in asked.items()))
     return {mail_id: reason for mail_id, reason in zip(asked, reasons, strict=True) if reason}
 
