@@ -126,11 +126,14 @@ async def _main(settings: Settings, company: Company) -> int:
                     if await _unless_stopped(node.start(), stopping):
                         calm_collector()
                         notify.ready()
-                        await stopping.wait()
+                        await _either(stopping.wait(), node.contested.wait())
                     notify.stopping()
-                await node.drain()
+                if not node.contested.is_set:
+                    await node.drain()
         finally:
             await node.close()
+        if (refusal := node.contested.value) is not None:
+            raise refusal
     return 0
 
 
@@ -223,6 +226,7 @@ async def _ports(
             close_mail=close_mail,
             is_linked=lambda: connection.is_connected,
             is_gone=lambda: connection.is_gone,
+            may_meet_other_kind=True,
             programs=programs,
             tool_servers=McpServers(programs),
             signals=signals,
@@ -334,6 +338,16 @@ def _stop_signals() -> asyncio.Event:
     for number in numbers:
         loop.add_signal_handler(number, on_signal)
     return stopping
+
+
+async def _either(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of them has ended; the others are cancelled."""
+    waiting = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 async def _unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> bool:

@@ -14,6 +14,8 @@ import structlog
 from crewlet import __version__
 from crewlet.company.model import Company, Seat
 from crewlet.kit.beats import Beats
+from crewlet.kit.latch import Latch
+from crewlet.kit.refusal import ConfigRefused
 from crewlet.kit.supervise import Tasks
 from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
@@ -44,8 +46,9 @@ from crewlet.ports.errors import CrewletError, Unavailable
 from crewlet.ports.signals import Forget
 from crewlet.ports.term import Term
 from crewlet.seats.formerepochs import note_epoch, take_over
-from crewlet.seats.formerleases import wait_until_free
+from crewlet.seats.formerleases import sharing, wait_until_free
 from crewlet.seats.host import HostConfig, SeatHost
+from crewlet.seats.keeper import KEEPER_BUCKET, KeeperMark, wait_until_nobody_keeps
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.turns.budget import Caps
 from crewlet.turns.budgetgate import BudgetGate
@@ -85,6 +88,10 @@ class Node:
         self._is_draining = False
         self._is_closing = False
         self._own_epochs: Cells | None = None
+        self._mark: KeeperMark | None = None
+        self._keepers: Cells | None = None
+        self.contested: Latch[ConfigRefused] = Latch()
+        """Set, with what a person is to be told, when another node runs seats beside this one's own leases."""
         self._finishing_mailboxes: asyncio.Task[None] | None = None
         self._tasks = Tasks("node")
         self._freed_news = FreedNews(ports.signals)
@@ -102,7 +109,15 @@ class Node:
         ports, config = self._ports, self._config
         leases = await ports.lease_cells.open(leases_bucket(config.lease_ttl_s))
         epochs = await ports.lease_cells.open(EPOCHS_BUCKET)
-        await self._take_over_epochs(epochs)
+        await self._keep_to_one_kind()
+        try:
+            await self._take_over_epochs(epochs)
+        except ConfigRefused:
+            if self._mark is not None:
+                await self._mark.end()
+            raise
+        if self._mark is not None:
+            self._tasks.start(self._watch_mark(self._mark), "mark of local leases")
         self.leases = LeaseStore(
             leases, epochs, clock=ports.clock, entropy=ports.entropy, protocol=config.lease_protocol
         )
@@ -198,15 +213,51 @@ class Node:
             registry=work.registry,
         )
 
+    async def _keep_to_one_kind(self) -> None:
+        """Nobody shares leases on a broker whose node keeps its own, nor the other way round."""
+        ports, config = self._ports, self._config
+        if not ports.may_meet_other_kind:
+            return
+        marks = await ports.cells.open(KEEPER_BUCKET)
+        if ports.leases_can_lapse:
+            self._keepers = marks
+            await wait_until_nobody_keeps(marks, ports.clock)
+            return
+        mark = KeeperMark(marks, config.owner, ports.clock, self._sharing)
+        await mark.write()
+        self._mark = mark
+
+    async def _sharing(self) -> list[str]:
+        """Who holds leases on this node's broker, where this one keeps its own."""
+        shared = await self._former_leases()
+        return [] if shared is None else await sharing(shared)
+
+    async def _former_leases(self) -> LeaseStore | None:
+        ports = self._ports
+        if ports.find_former is None:
+            return None
+        leases = await ports.find_former(leases_bucket(self._config.lease_ttl_s))
+        epochs = await ports.find_former(EPOCHS_BUCKET)
+        if leases is None or epochs is None:
+            return None
+        return LeaseStore(leases, epochs, clock=ports.clock, entropy=ports.entropy)
+
+    async def _watch_mark(self, mark: KeeperMark) -> None:
+        self.contested.set(await mark.contested())
+
     async def _take_over_epochs(self, epochs: Cells) -> None:
         """Go on from the epochs of the other kind of coordination, once nobody holds leases by it."""
-        ports, config = self._ports, self._config
+        ports = self._ports
         if ports.find_former is None or (former := await ports.find_former(EPOCHS_BUCKET)) is None:
             return
         if ports.leases_can_lapse:
             self._own_epochs = former
-        elif shared := await ports.find_former(leases_bucket(config.lease_ttl_s)):
-            await wait_until_free(LeaseStore(shared, former, clock=ports.clock, entropy=ports.entropy), ports.clock)
+        elif shared := await self._former_leases():
+            await wait_until_free(shared, ports.clock)
+            if self._mark is not None:
+                # It may have aged out meanwhile, so that somebody came in.
+                await self._mark.write()
+                await wait_until_free(shared, ports.clock)
         await take_over(former, epochs)
 
     def _note_epoch(self, term: Term) -> None:
@@ -244,6 +295,8 @@ class Node:
         self._tasks.start_eternal(forget_in_time(self._ports.history, self._ports.clock), "history")
         self._forget_news = await self._freed_news.listen(self.host.hear_freed)
         self._forget_questions = (await self._troubles.serve(), await self._seat_work.serve())
+        if self._keepers is not None:
+            await wait_until_nobody_keeps(self._keepers, self._ports.clock)
         await self.host.start()
         self._duties.start()
         self._is_started = True
@@ -291,6 +344,8 @@ class Node:
         await self._pauses.stop()
         await self._budget_gate.stop()
         await self.leases.stop()
+        if self._mark is not None:
+            await self._mark.end()
         await self._ports.close_mail()
         _log.info("engine_stopped", node=self._config.node_id)
 

@@ -35,6 +35,7 @@ class Ports:
         history: where this node keeps what it did.
         give_back_left: hands back the mail that a dead process of this node had in hand, where no other can be alive;
             None where leases tell who may.
+        may_meet_other_kind: whether nodes of the other kind of coordination may come to the broker.
         find_former: a bucket of leases or epochs by the other kind of coordination: this node's own, where leases are
             shared, else the broker's. None where there was none.
         tool_servers: makes the servers of seats that have some; None makes none, and refuses those seats.
@@ -53,6 +54,7 @@ class Ports:
     leases_can_lapse: bool
     is_watched: bool = True
     is_gone: Callable[[], bool] | None = None
+    may_meet_other_kind: bool = False
     history: History = field(default_factory=NoHistory)
     tool_servers: ToolServers | None = None
     give_back_left: Callable[[DeliveryJournal], Awaitable[int]] | None = None

@@ -13,6 +13,16 @@ _LATENESS_S = 5.0
 _log = structlog.get_logger()
 
 
+async def sharing(shared: LeaseStore) -> list[str]:
+    """The owners of what nodes hold and share there now.
+
+    Raises:
+        Unavailable: nobody answered.
+    """
+    held = [*await shared.list_live(NODE), *await shared.list_live(SEAT)]
+    return sorted({lease.owner for lease in held})
+
+
 async def wait_until_free(shared: LeaseStore, clock: Clock) -> None:
     """Wait until no lease of a node or seat is live any more, as after a crash: for a TTL and a little.
 
@@ -22,8 +32,7 @@ async def wait_until_free(shared: LeaseStore, clock: Clock) -> None:
     """
     until = clock.elapsed() + shared.ttl_s + _LATENESS_S
     is_told = False
-    while held := [*await shared.list_live(NODE), *await shared.list_live(SEAT)]:
-        owners = sorted({lease.owner for lease in held})
+    while owners := await sharing(shared):
         if clock.elapsed() >= until:
             raise ConfigRefused(
                 f"{', '.join(owners)} holds leases of this company on this broker, and local leases are not seen by it",
@@ -31,6 +40,6 @@ async def wait_until_free(shared: LeaseStore, clock: Clock) -> None:
                 remedy="stop it first, or write embedded-kv",
             )
         if not is_told:
-            _log.warning("shared_leases_awaited", owners=owners, leases=len(held), ttl_s=shared.ttl_s)
+            _log.warning("shared_leases_awaited", owners=owners, ttl_s=shared.ttl_s)
         is_told = True
         await clock.sleep(_LOOK_EVERY_S)
