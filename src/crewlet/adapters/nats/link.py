@@ -146,10 +146,8 @@ class Link(Client):
         """`publish` without a stop on the way."""
         if not subject or _NOT_IN_A_SUBJECT.search(subject):
             raise errors.BadSubjectError
-        if self.is_closed:
-            raise errors.ConnectionClosedError
         if not self.is_connected:
-            raise errors.OutboundBufferLimitError
+            raise errors.ConnectionClosedError if self.is_closed else errors.OutboundBufferLimitError
         size = len(head) + len(payload)
         if head:
             sizes = (len(head), size)

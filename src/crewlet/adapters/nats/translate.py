@@ -17,6 +17,8 @@ UNDECIDED_SEQUENCE = 10164
 ID_IN_PROCESS = 10158
 """A message of this id is still in process: nobody can say yet."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 NO_LEADER = 10008
 NO_MESSAGE = 10037
 STREAM_NOT_FOUND = 10059
@@ -190,5 +192,4 @@ def too_large(size: int, limit: int) -> Misuse:
 
 def store_time(nanoseconds: int) -> datetime:
     """An instant of the server, rounded as it is where the server writes it as text: one write has one time."""
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=(rest + 500) // 1000)
+    return _EPOCH + timedelta(0, 0, (nanoseconds + 500) // 1000)
