@@ -113,8 +113,8 @@ class Toolbox:
             GuardBreached: the turn goes nowhere.
             Unavailable: the call could not be recorded; nothing has left.
 
-        Fencing: checked before the record of the call, and once more after it: between that and the send lies one
-        scheduling step.
+        Fencing: checked before the record of the call, and once more after it, in the step in which the call is handed
+        on. Crewlet's own tools check again at each send; the client of a tool server sends in steps of its own.
         """
         self._fence.check()
         tool = self._tools.get(name)
