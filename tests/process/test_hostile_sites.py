@@ -11,6 +11,7 @@ import pytest
 from hostile_kit import Listening
 from process_kit import until
 from site_kit import Ask, Site, json_answer, on_loopback
+from structlog.testing import capture_logs
 
 from crewlet.adapters.mcp import McpServers
 from crewlet.adapters.mcp.intake import MAX_UNANSWERED
@@ -191,6 +192,53 @@ async def test_an_answer_that_broke_off_is_taken_up_again_but_not_faster_than_on
     is_fine = True
     async with _started(Site(act=act)) as server:
         assert await _told(server) == "fine"
+
+
+_REDIRECT = b"HTTP/1.1 307 There\r\ncontent-length: 9000000\r\nlocation: %b\r\n\r\n" + b"x" * 9_000_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _REDIRECT % b"/mcp",
+        _REDIRECT % b"http://[::bad",
+        _REDIRECT % b"http://\xff\xfe/",
+        _REDIRECT % b"ftp://127.0.0.1:1/x",
+        b"HTTP/1.1 200 OK\r\ncontent-type: \xff\xfe\r\ncontent-length: 1\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n",
+        b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\nupgrade: x\r\n\r\n",
+        EVENTS + b"retry: %d\nid: e1\ndata:\n\n" % 10**4_000,
+        EVENTS + b"id: \xc3\xa9\ndata:\n\n",
+    ],
+)
+@pytest.mark.parametrize("step", ["initialize", "notifications/initialized", "tools/call"])
+async def test_whatever_a_site_says_no_call_waits_for_more_than_its_answer(step: str, answer: bytes) -> None:
+    async def act(_: Site, ask: Ask) -> bool:
+        if ask.message.get("method") == step:
+            ask.to.write(answer)
+            ask.to.close()
+        return ask.message.get("method") == step
+
+    with capture_logs() as logs, suppress(ToolServerNotStarted):
+        async with asyncio.timeout(25), _started(Site(EVENTS + FINE, act=act)) as server:
+            told = await _told(server)
+            assert (told == "fine") == (step == "notifications/initialized"), told
+            assert told.isprintable() and "did not answer within" not in told
+    assert "task_broke" not in [event["event"] for event in logs]
+
+
+async def test_a_session_of_a_name_that_cannot_be_sent_back_is_named() -> None:
+    async def act(_: Site, ask: Ask) -> bool:
+        if ask.message.get("method") != "initialize":
+            return False
+        result = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+        ask.to.write(json_answer(dict(ask.message), result).replace(b"s1", b"\xe9\xff"))
+        return True
+
+    with pytest.raises(ToolServerNotStarted, match="session"):
+        async with asyncio.timeout(25), _started(Site(act=act)):
+            pass
 
 
 async def test_what_a_site_wants_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,9 @@ SESSION_HEADER: Final = "mcp-session-id"
 RESUME_S: Final = 1.0
 """The least that is waited before an answer that broke off is taken up again, whatever its server says."""
 
+MAX_RESUME_S: Final = 60.0
+"""A server that wants to be asked for the rest later than that is not asked."""
+
 LINE_BYTES: Final = 16
 """What a line of an event stream counts for beside its own bytes: it may be nothing but its end."""
 
@@ -79,6 +82,8 @@ class Exchange:
                 await self._refuse(request, response)
                 return
             self._session = response.headers.get(SESSION_HEADER, "")
+            if not self._session.isascii():
+                raise NoAnswer("it names a session that cannot be sent back to it")
             if _kind(response) == "application/json":
                 await self._take(request, await _body(response))
             elif _kind(response) == _EVENT_STREAM:
@@ -89,7 +94,7 @@ class Exchange:
             await self._resume(request)
 
     async def _resume(self, request: JSONRPCRequest) -> None:
-        if not self._last_id:
+        if not self._last_id or self._pause_s > MAX_RESUME_S:
             raise NoAnswer("its answer broke off")
         await asyncio.sleep(self._pause_s)
         headers = {**self._headers, "accept": _EVENT_STREAM, "last-event-id": self._last_id}
@@ -103,7 +108,7 @@ class Exchange:
         try:
             async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
                 if event.retry is not None:
-                    self._pause_s = max(RESUME_S, event.retry / 1_000)
+                    self._pause_s = max(RESUME_S, min(event.retry, 1_000_000_000) / 1_000)
                 if len(event.id) <= _MAX_EVENT_ID_CHARS and event.id.isascii() and event.id.isprintable():
                     self._last_id = event.id
                 if event.event == "message" and event.data:

@@ -145,7 +145,7 @@ class HttpLink(Link):
             why = str(error)
         except SessionGone:
             why = self._lose("it does not know our session any more")
-        except httpx2.TransportError as error:
+        except Exception as error:  # noqa: BLE001 -- what a hostile answer makes of its reader is of many kinds
             why = self._lose(f"{type(error).__name__}: {error}".rstrip(": "))
         answer = JSONRPCError(jsonrpc="2.0", id=request.id, error=ErrorData(code=code, message=why))
         with suppress(anyio.BrokenResourceError):
@@ -154,7 +154,7 @@ class HttpLink(Link):
     async def _tell(self, client: httpx2.AsyncClient, item: SessionMessage, headers: Mapping[str, str]) -> None:
         """Send what has no answer. Whether it arrived shows in what follows."""
         body = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-        with suppress(TimeoutError, httpx2.TransportError):
+        with suppress(Exception):
             async with (
                 asyncio.timeout(_COURTESY_S),
                 stream_within_origin(client, "POST", self._server.url, content=body, headers=headers),
@@ -165,7 +165,7 @@ class HttpLink(Link):
         if not self._session or self._lost.done():
             return
         headers = {**self._session, **self._version}
-        with suppress(TimeoutError, httpx2.TransportError):
+        with suppress(Exception):
             async with (
                 asyncio.timeout(_GOODBYE_S),
                 stream_within_origin(client, "DELETE", self._server.url, headers=headers),
