@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from crewlet.kit.processes import look_at
+
 PROGRAMS = Path(__file__).parent / "programs"
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -23,25 +25,14 @@ def with_site(name: str) -> dict[str, str]:
 
 def is_running(pid: int) -> bool:
     """Whether a process is there and not dead. Zombies are dead; who buries them is another question."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return stat[stat.rindex(b")") + 2 :].split()[0] not in (b"Z", b"X")
+    seen = look_at(pid)
+    return seen is not None and not seen.is_dead
 
 
 def children() -> set[int]:
     """Process ids of this process's children, zombies included."""
-    me = str(os.getpid()).encode()
-    found: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            stat = path.read_bytes()
-        except OSError:
-            continue
-        if stat[stat.rindex(b")") + 2 :].split()[1] == me:
-            found.add(int(path.parent.name))
-    return found
+    everybody = [look_at(int(name)) for name in os.listdir("/proc") if name.isdecimal()]
+    return {seen.pid for seen in everybody if seen is not None and seen.ppid == os.getpid()}
 
 
 async def until(is_so: Callable[[], bool], *, within_s: float = 30.0) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crewlet.kit.processes import look_at
 from crewlet.node.settings import node_file
 from crewlet.supervisor.runlock import NODE_LOCK, UP_LOCK, Holder, look
 
@@ -60,10 +61,10 @@ def find_node(data_dir: Path, config: Path) -> Whereabouts:
 def is_stopped(pid: int) -> bool:
     """Whether a process of this machine stands still by a signal, as far as the system tells."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        seen = look_at(pid)
     except OSError:
         return False
-    return stat[stat.rindex(b")") + 2 :].split()[0] in (b"T", b"t")
+    return seen is not None and seen.stands_still
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -7,7 +7,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from crewlet.kit.fields import Field
 
-HANDLE_GRAMMAR: Final = "[a-z0-9][a-z0-9-]{0,62}"
+MAX_HANDLE_CHARS: Final = 63
+HANDLE_GRAMMAR: Final = f"[a-z0-9][a-z0-9-]{{0,{MAX_HANDLE_CHARS - 1}}}"
 NODE_ID_GRAMMAR: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 ROLES: Final = ("data", "ingress", "seats", "workers")
 """What a node may offer the fleet, all of it unless its settings name less."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
+from crewlet.kit.lines import one_line
 from crewlet.mail.patterns import digest, readable
 from crewlet.ports.deadletters import DeadLetter, Handling
 from crewlet.ports.errors import Misuse
@@ -121,11 +122,6 @@ def place_of(letter_id: str) -> int:
 def publisher_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that a message's publisher gave."""
     return {name: text for name, text in headers.items() if not name.startswith(_OURS)}
-
-
-def one_line(text: str, most: int) -> str:
-    """A text that a header can hold: one line of printable characters, within bounds."""
-    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))[:most].strip()
 
 
 def _history_text(history: Sequence[Handling]) -> str:

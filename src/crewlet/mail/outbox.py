@@ -8,13 +8,13 @@ from difflib import get_close_matches
 import msgspec
 
 from crewlet.company.model import Company
+from crewlet.company.rules import MAX_HANDLE_CHARS
 from crewlet.mail import topics
 from crewlet.mail.envelope import Envelope
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import CrewletError
 from crewlet.ports.mail import Mail, Published
 
-_LONGEST = 63
 _ENVELOPES = msgspec.json.Decoder(Envelope)
 
 
@@ -25,8 +25,8 @@ class UnknownSeat(CrewletError):
         self.handle = handle
         if handle in company.people:
             sentence = f"{handle!r} is a person's role, which has no inbox"
-        elif len(handle) > _LONGEST:
-            sentence = f"the company has no seat {handle[:_LONGEST]!r}…: no handle is so long"
+        elif len(handle) > MAX_HANDLE_CHARS:
+            sentence = f"the company has no seat {handle[:MAX_HANDLE_CHARS]!r}…: no handle is so long"
         else:
             near = get_close_matches(handle, [seat.handle for seat in company.seats], n=1)
             sentence = f"the company has no seat {handle!r}" + (f"; did you mean {near[0]!r}?" if near else "")

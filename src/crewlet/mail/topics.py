@@ -4,11 +4,10 @@ import re
 from functools import lru_cache
 from typing import Literal
 
+from crewlet.company.rules import HANDLE_GRAMMAR
+from crewlet.company.rules import is_handle as is_handle
 from crewlet.ports.errors import Misuse
 from crewlet.ports.mail import Subscription
-
-HANDLE_PATTERN = r"[a-z0-9][a-z0-9-]{0,62}"
-_HANDLE = re.compile(HANDLE_PATTERN)
 
 NOTIFICATIONS = Subscription("crewlet.notifications.inbound", "notifications")
 """Company-wide inbound notifications: one group, any node may win one."""
@@ -19,14 +18,9 @@ ALL_MAILBOXES = "crewlet.agent.>"
 MailboxKind = Literal["inbox", "control", "reflect"]
 
 
-def is_handle(text: str) -> bool:
-    """Whether a text can be a seat's handle: no such text is a wildcard or splits a subject."""
-    return _HANDLE.fullmatch(text) is not None
-
-
 def _subject(handle: str, kind: MailboxKind) -> str:
     if not is_handle(handle):
-        raise Misuse(f"{handle!r} is not a handle ({HANDLE_PATTERN}), so it has no topic")
+        raise Misuse(f"{handle!r} is not a handle ({HANDLE_GRAMMAR}), so it has no topic")
     return f"crewlet.agent.{handle}.{kind}"
 
 

@@ -15,6 +15,8 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from crewlet.kit.processes import ProcessLine, look_at
+
 _PAUSE_S = 0.001
 _END_POLL_S = 0.01
 _FAST_ROUNDS = 64
@@ -45,15 +47,6 @@ class Proof:
     is_proven: bool
     left: tuple[Left, ...]
     reaped: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Process:
-    pid: int
-    ppid: int
-    state: str
-    name: str
-    started: str
 
 
 def end_all(
@@ -153,7 +146,7 @@ class _Hunt:
             if not is_new:
                 return
 
-    def strike_family(self) -> list[_Process] | None:
+    def strike_family(self) -> list[ProcessLine] | None:
         """Walk `/proc` once and kill every descendant as it is met. Reaps only after the walk.
 
         Returns:
@@ -161,9 +154,9 @@ class _Hunt:
         """
         self.has_found = self.has_reaped = False
         family = {self._me}
-        children: list[_Process] = []
+        children: list[ProcessLine] = []
         for name in os.listdir("/proc"):
-            process = _look(int(name)) if name.isdigit() else None
+            process = look_at(int(name)) if name.isdigit() else None
             if process is None or process.ppid not in family or process.pid in self._spare:
                 continue
             family.add(process.pid)
@@ -195,26 +188,13 @@ class _Hunt:
         return has_ended
 
 
-def _look(pid: int) -> _Process | None:
-    """None for a process that is not there any more. Raises OSError where that cannot be seen."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode(errors="replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    # The name may hold anything, brackets and spaces too; what follows its last bracket is regular.
-    head, _, tail = text.rpartition(")")
-    fields = tail.split()
-    return _Process(pid, int(fields[1]), fields[0], head.partition("(")[2], fields[19])
-
-
-def _kill(process: _Process) -> None:
+def _kill(process: ProcessLine) -> None:
     """Kill that very process, and never another that got its number since."""
     with suppress(OSError):
         _kill_pinned(process)
 
 
-def _kill_pinned(process: _Process) -> None:
+def _kill_pinned(process: ProcessLine) -> None:
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -223,7 +203,7 @@ def _kill_pinned(process: _Process) -> None:
         _kill_by_number(process)
         return
     try:
-        now = _look(process.pid)
+        now = look_at(process.pid)
         if now is not None and now.started == process.started:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     except OSError:
@@ -232,8 +212,8 @@ def _kill_pinned(process: _Process) -> None:
         os.close(handle)
 
 
-def _kill_by_number(process: _Process) -> None:
-    now = _look(process.pid)
+def _kill_by_number(process: ProcessLine) -> None:
+    now = look_at(process.pid)
     if now is not None and now.started == process.started:
         try:
             os.kill(process.pid, signal.SIGKILL)

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Path, Response
 
+from crewlet.company.rules import MAX_HANDLE_CHARS
 from crewlet.node.limits import MESSAGE_ID_PATTERN
 from crewlet.node.mailstatus import SeatMail
 from crewlet.node.status import MailOutcome, SentMail
@@ -11,7 +12,7 @@ from crewlet.web.errors import RETRY_AFTER, Refusal
 from crewlet.web.ports import WebNode
 from crewlet.web.shapes import ErrorBody, MailIn
 
-Handle = Annotated[str, Path(description="a seat's handle", max_length=63)]
+Handle = Annotated[str, Path(description="a seat's handle", max_length=MAX_HANDLE_CHARS)]
 MessageId = Annotated[str, Path(description="a mail's id", min_length=1, max_length=200)]
 IdempotencyKey = Annotated[
     str | None,

@@ -26,7 +26,9 @@ import sys
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from secrets import randbelow
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
+
+from crewlet.kit.processes import ProcessLine, look_at
 
 _IS_LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
@@ -69,22 +71,7 @@ class Tree(Protocol):
         ...
 
 
-class _Process(NamedTuple):
-    """One line of `/proc/[pid]/stat`. `started` is in clock ticks since boot; with the id it names one process."""
-
-    pid: int
-    ppid: int
-    group: int
-    session: int
-    state: str
-    started: int
-
-    @property
-    def is_dead(self) -> bool:
-        return self.state in "ZX"
-
-
-Dead = tuple[_Process, int]
+Dead = tuple[ProcessLine, int]
 """A child of this process that has died and is not buried, and its mark."""
 
 
@@ -190,7 +177,7 @@ class _MarkedTree:
     def reap_orphans(self, dead: "Sequence[Dead]") -> None:
         self._bury(process for process, mark in dead if mark in self._marks)
 
-    def _members(self, processes: list[_Process]) -> list[_Process]:
+    def _members(self, processes: list[ProcessLine]) -> list[ProcessLine]:
         marks = {p.pid: _mark_of(p.pid) for p in processes}
         members = self._grown(self._known(processes, marks), processes)
         self._learn({marks[pid] for pid in members})
@@ -198,10 +185,10 @@ class _MarkedTree:
         members = self._grown(members | self._strays(free), free)
         return [p for p in members.values() if not (p.pid == self._root and p.is_dead)]
 
-    def _known(self, processes: Iterable[_Process], marks: dict[int, int]) -> dict[int, _Process]:
+    def _known(self, processes: Iterable[ProcessLine], marks: dict[int, int]) -> dict[int, ProcessLine]:
         return {p.pid: p for p in processes if p.pid == self._root or marks[p.pid] in self._marks}
 
-    def _grown(self, members: dict[int, _Process], processes: list[_Process]) -> dict[int, _Process]:
+    def _grown(self, members: dict[int, ProcessLine], processes: list[ProcessLine]) -> dict[int, ProcessLine]:
         """With all that descend from them or are in their sessions."""
         members = dict(members)
         grew = True
@@ -217,13 +204,13 @@ class _MarkedTree:
         return members
 
     def _not_of_others(
-        self, processes: list[_Process], marks: dict[int, int], members: dict[int, _Process]
-    ) -> list[_Process]:
+        self, processes: list[ProcessLine], marks: dict[int, int], members: dict[int, ProcessLine]
+    ) -> list[ProcessLine]:
         rest = [p for p in processes if p.pid not in members]
         theirs = {pid for tree in self._running - {self} for pid in tree._grown(tree._known(rest, marks), rest)}
         return [p for p in processes if p.pid not in theirs]
 
-    def _strays(self, processes: list[_Process]) -> dict[int, _Process]:
+    def _strays(self, processes: list[ProcessLine]) -> dict[int, ProcessLine]:
         me, here = os.getpid(), os.getsid(0)
         return {
             p.pid: p
@@ -239,7 +226,7 @@ class _MarkedTree:
         others = {mark for tree in self._running - {self} for mark in tree._marks}
         self._marks.update(mark for mark in marks - self._foreign - others if mark >= _LEAST_LEARNT_MARK)
 
-    def _bury(self, processes: Iterable[_Process]) -> None:
+    def _bury(self, processes: Iterable[ProcessLine]) -> None:
         me = os.getpid()
         for process in processes:
             if process.ppid == me and process.pid != self._root:
@@ -272,21 +259,21 @@ def _kill_carriers(marks: Container[int]) -> set[int]:
     killed: set[int] = set()
     for pid in reversed(_process_ids()):
         if _mark_of(pid) in marks:
-            process = _read(pid)
+            process = look_at(pid)
             if process is not None and not process.is_dead:
                 _kill(process)
                 killed.add(pid)
     return killed
 
 
-def _kill(process: _Process) -> None:
+def _kill(process: ProcessLine) -> None:
     """Kill exactly this process: the id is pinned before it is compared, so a newcomer under the same id is spared."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return
     try:
-        now = _read(process.pid)
+        now = look_at(process.pid)
         if now is not None and now.started == process.started:
             with suppress(OSError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -294,29 +281,12 @@ def _kill(process: _Process) -> None:
         os.close(handle)
 
 
-def _snapshot() -> list[_Process]:
-    return [process for pid in _process_ids() if (process := _read(pid)) is not None]
+def _snapshot() -> list[ProcessLine]:
+    return [process for pid in _process_ids() if (process := look_at(pid)) is not None]
 
 
 def _process_ids() -> list[int]:
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-
-
-def _read(pid: int) -> _Process | None:
-    """None for a process that is not there any more. Raises OSError where that cannot be seen."""
-    try:
-        handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    try:
-        text = os.read(handle, 1024)
-    except ProcessLookupError:
-        return None
-    finally:
-        os.close(handle)
-    # The name stands in parentheses and may hold anything, more parentheses and blanks included.
-    state, ppid, group, session, *rest = text[text.rindex(b")") + 2 :].split()
-    return _Process(pid, int(ppid), int(group), int(session), state.decode(), int(rest[15]))
 
 
 def _mark_of(pid: int) -> int:
