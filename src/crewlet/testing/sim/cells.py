@@ -313,6 +313,8 @@ class SimCells(Cells):
         self, key: str, value: bytes | None, expect: int | None, ttl_s: float | None, admit: Admit | None
     ) -> WriteResult:
         write_id = self._make_id()
+        if admit is not None:
+            admit()
         self._on_call.writing(self.name, key, value)
         try:
             return await self._wire.ask(
