@@ -309,6 +309,14 @@ def test_a_replay_is_no_repeat_of_what_it_replays(run: Run) -> None:
     run(dead.a_replay_is_no_repeat_of_what_it_replays)
 
 
+def test_what_a_handler_buries_is_kept_whole_and_the_rest_of_its_conversation_is_worked(run: Run) -> None:
+    run(dead.what_a_handler_buries_is_kept_whole_and_the_rest_of_its_conversation_is_worked)
+
+
+def test_what_is_to_be_buried_past_the_lease_or_after_a_detach_goes_to_the_next_reader(run: Run) -> None:
+    run(dead.what_is_to_be_buried_past_the_lease_or_after_a_detach_goes_to_the_next_reader)
+
+
 def test_what_settles_later_stops_no_other_partition_but_the_next_batch(run: Run) -> None:
     run(settling.what_settles_later_stops_no_other_partition_but_the_next_batch)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from crewlet.adapters.nats.jsapi import ask
 from crewlet.mail.deadletters import HEADROOM_BYTES
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.ports.deadletters import DeadLetter
-from crewlet.ports.mail import Mail, MessageTooLarge, Nak, Subscription
+from crewlet.ports.mail import Bury, Delivery, Mail, MessageTooLarge, Nak, Subscription
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts.mailworld import Desk, send, until, until_backlog
 
@@ -73,14 +73,19 @@ async def test_a_crash_between_burial_and_ack_leaves_one_dead_letter(
         assert heir.tally.dead_letters == 1
 
 
+async def bury(deliveries: Sequence[Delivery]) -> Bury:
+    return Bury(deliveries[0], "not an event")
+
+
+@pytest.mark.parametrize(("answers", "budget", "tries"), [([Nak("poison")], 1, 1), ([bury, bury], 25, 2)])
 async def test_a_burial_that_fails_keeps_the_mail_and_a_lost_stream_is_made_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch, answers: list[Any], budget: int, tries: int
 ) -> None:
     monkeypatch.setattr(attachment_module, "NAK_CAP_S", 0.5)
-    async with nats_world(server.urls, delivery_budget=1) as world:
+    async with nats_world(server.urls, delivery_budget=budget) as world:
         mail = await world.client()
         inbox = Subscription(world.topic("inbox"), "g")
-        desk = Desk([Nak("poison")])
+        desk = Desk(list(answers))
         await mail.ensure_subscription(inbox)
         await ask(world.connections[0], "STREAM.DELETE.CREWLET_DLQ")
         await mail.attach(inbox, desk, good_until=math.inf)
@@ -91,7 +96,7 @@ async def test_a_burial_that_fails_keeps_the_mail_and_a_lost_stream_is_made_agai
         await until_backlog(world, mail, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
         (letter,) = await letters(mail, inbox)
         assert (letter.message_id, letter.data) == ("e1", b"e1")
-        assert desk.ids == ["e1"]
+        assert desk.ids == ["e1"] * tries
 
 
 async def test_the_largest_mail_has_room_for_its_history(server: Server) -> None:

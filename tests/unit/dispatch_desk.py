@@ -20,7 +20,7 @@ from crewlet.mail.screening import Posture
 from crewlet.ports.cells import Cells, Unknown, WriteResult
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.history import Happening, NoHistory
-from crewlet.ports.mail import Delivery, Mail, Outcome, Published, Settling
+from crewlet.ports.mail import Bury, Delivery, Mail, Outcome, Published, Settling
 from crewlet.ports.term import Term
 from crewlet.ports.tools import ToolServer
 from crewlet.seats.fence import SeatFence
@@ -162,7 +162,7 @@ class Desk:
     def _watch(self, note: TurnNote) -> None:
         self.watcher(note)
 
-    async def handle_mail(self, *deliveries: Delivery) -> Outcome:
+    async def handle_mail(self, *deliveries: Delivery) -> Outcome | Bury:
         context = dict(structlog.contextvars.get_contextvars())
         with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
             try:
@@ -171,7 +171,7 @@ class Desk:
                 self.logs += cast("list[dict[str, Any]]", logs)
                 assert structlog.contextvars.get_contextvars() == context
 
-    async def answer(self, deliveries: Sequence[Delivery]) -> Outcome:
+    async def answer(self, deliveries: Sequence[Delivery]) -> Outcome | Bury:
         """What the dispatch answers in the end."""
         answer = await self.dispatch(deliveries)
         return await answer.outcome if isinstance(answer, Settling) else answer

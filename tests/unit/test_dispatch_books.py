@@ -257,7 +257,7 @@ async def test_mail_that_runs_no_turn_is_in_the_history_with_the_reason() -> Non
     told = [(each.triggers, each.answer, each.reason) for each in desk.history.kept if isinstance(each, Dispatched)]
     assert told[0] == (("a",), "ack", "already finished: delivered")
     assert told[1] == (("b",), "ack", "weather wakes nobody")
-    assert told[2][:2] == (("c",), "ack") and "not an event" in told[2][2]
+    assert told[2][:2] == (("c",), "bury") and "not an event" in told[2][2]
     assert told[3] == (("d",), "defer", "not owned here")
     assert told[4] == (("e",), "nak", "coughed")
 

@@ -8,7 +8,8 @@ from dispatch_desk import BrokenCells, Desk, delivery, event, mails
 
 from crewlet.mail.work_key import work_key
 from crewlet.ports.cells import Cells
-from crewlet.ports.mail import Ack, Defer, Delivery
+from crewlet.ports.history import Dispatched
+from crewlet.ports.mail import Ack, Bury, Defer, Delivery
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.slots import Slots
 from crewlet.turns.turn import OutcomeWord, Turn, TurnResult
@@ -107,23 +108,23 @@ async def test_what_one_seat_finished_is_still_another_seats_to_work() -> None:
 
 
 @in_virtual_time
-async def test_a_delivery_that_is_no_event_is_named_recorded_and_acked_and_the_rest_runs() -> None:
+async def test_a_delivery_that_is_no_event_is_named_and_buried_before_anything_runs() -> None:
     desk = await Desk().open()
-    broken = delivery(b"\xff{", sequence=9, id="bad")
-    assert await desk.handle_mail(broken, *mails("a")) == Ack()
+    broken, *rest = delivery(b"\xff{", sequence=9, id="bad"), *mails("a")
+    answer = await desk.answer((broken, *rest))
+    assert isinstance(answer, Bury) and answer.delivery is broken and answer.reason.startswith("not an event: ")
+    assert desk.ran == [] and await desk.completion("bad") is None, "a letter is no end of its work"
+    assert await desk.handle_mail(*rest) == Ack()
     assert desk.ran == [["a"]]
-    completion = await desk.completion("bad")
-    assert completion is not None and completion.outcome == "undecodable"
-    line = next(line for line in desk.logs if line["event"] == "delivery_undecodable")
-    assert (line["message_id"], line["sequence"]) == ("bad", 9)
+    told = [each for each in desk.history.kept if isinstance(each, Dispatched)]
+    assert [(each.triggers, each.answer) for each in told] == [(("bad",), "bury")]
 
 
 @in_virtual_time
-async def test_a_lone_delivery_that_is_no_event_is_acked_after_its_record() -> None:
+async def test_what_is_no_event_is_not_buried_by_a_node_that_does_not_own_its_seat() -> None:
     desk = await Desk().open()
-    assert await desk.handle_mail(delivery(b"rubbish", id="")) == Ack()
-    assert desk.ran == []
-    assert await desk.completion("sequence-1") is not None
+    desk.owned = None
+    assert isinstance(await desk.answer((delivery(b"rubbish", id=""),)), Defer)
 
 
 @in_virtual_time

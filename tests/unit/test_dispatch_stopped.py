@@ -7,7 +7,7 @@ import pytest
 from dispatch_desk import Desk, mails
 
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.mail import Ack, Defer, Outcome
+from crewlet.ports.mail import Ack, Bury, Defer, Outcome
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.turn import Turn, TurnBroke, TurnResult
 
@@ -31,7 +31,7 @@ class _Long:
         raise AssertionError
 
 
-async def _begun(desk: Desk) -> "asyncio.Task[Outcome]":
+async def _begun(desk: Desk) -> "asyncio.Task[Outcome | Bury]":
     handling = asyncio.create_task(desk.handle_mail(*mails("a", "b")))
     await asyncio.sleep(1)
     assert desk.ran == [["a", "b"]]

@@ -1,5 +1,6 @@
 """What a sender and an operator see of mail, on whole nodes: states, inboxes, dead letters."""
 
+import base64
 from dataclasses import replace
 
 import pytest
@@ -8,11 +9,13 @@ from structlog.testing import capture_logs
 
 from crewlet.company.budgets import Budget
 from crewlet.company.model import Company, Seat
+from crewlet.mail import topics
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.pauses import Wish
 from crewlet.node.assembly import Node
-from crewlet.node.letterdesk import UnknownLetter
+from crewlet.node.letterdesk import NoEvent, UnknownLetter
 from crewlet.ports.errors import Misuse
+from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.virtual import in_virtual_time
 
 LONG_S = 3600.0
@@ -107,6 +110,29 @@ async def test_a_replay_that_breaks_again_is_a_new_dead_letter_with_its_own_budg
     assert len(fleet.runs) == 50
     assert [each.deliveries for each in (await node.commands.letters.list("a")).letters] == [25, 25]
     assert (await node.commands.mail_outcome("a", "m")).dead_letter != first
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_what_is_no_event_is_shown_as_far_as_it_can_be_read_and_is_not_replayed() -> None:
+    fleet = Fleet(("a",))
+    node = await fleet.node("n1")
+    raw = b"to \x1b[31mwhom\xff it may concern" + b"." * 100_000
+    mail = TwinMail(fleet.broker, clock=fleet.clock)
+    await mail.start()
+    await mail.publish(topics.inbox("a").topic, raw, message_id="raw")
+    await mail.stop()
+    await fleet.until(lambda: node.health().dead_letters == 1, "it is buried", LONG_S)
+    (letter,) = (await node.commands.letters.list("a")).letters
+    assert (letter.mail, letter.deliveries) == ("raw", 1)
+    detail = await node.commands.letters.show(letter.id)
+    assert (detail.type, detail.size_bytes) == ("", len(raw))
+    assert base64.b64decode(detail.data) == raw
+    assert detail.body.startswith("to \\x1b[31mwhom\\xff it may concern...") and len(detail.body) < 3000
+    with pytest.raises(NoEvent, match="is not an event"):
+        await node.commands.letters.replay(letter.id)
+    assert (await node.commands.letters.drop(letter.id)).mail == "raw"
+    assert fleet.runs == []
     await fleet.close()
 
 

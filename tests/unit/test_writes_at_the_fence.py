@@ -197,7 +197,7 @@ def test_past_the_fence_only_the_record_of_a_turn_that_reached_outside_leaves(re
     case()
 
 
-@pytest.mark.parametrize("mail", ["undecodable", "closed question", "answered in its thread"])
+@pytest.mark.parametrize("mail", ["closed question", "answered in its thread"])
 def test_past_the_fence_no_record_leaves_of_mail_that_runs_no_turn(mail: str) -> None:
     @in_virtual_time
     async def case() -> None:
@@ -208,8 +208,6 @@ def test_past_the_fence_no_record_leaves_of_mail_that_runs_no_turn(mail: str) ->
         await desk.channels.answer("0a-1", by="alice", text="so", work="other")
         await desk.open(cast("Cells", Standing(ledger, _Lapsing(desk, "create").before)))
         match mail:
-            case "undecodable":
-                given = delivery(b"\xff", id="u1")
             case "closed question":
                 given = _request()
             case _:

@@ -16,6 +16,7 @@ app = typer.Typer(help="Dead letters: mail that used up its deliveries.", no_arg
 
 LetterArgument = Annotated[str, typer.Argument(metavar="LETTER", help="The dead letter's id.", show_default=False)]
 _REASON_CHARS = 60
+_BODY_CHARS = 20_000
 _STATES = {
     "open": "it waits or is being worked",
     "done": "a turn has ended it",
@@ -98,8 +99,13 @@ def show(
         rows = [(row["number"], row["owner"], row["at"], row["reason"] or "it never said") for row in detail["history"]]
         print_table(("DELIVERY", "OWNER", "AT", "WHY IT CAME BACK"), rows)
     print()
-    for line in str(detail["body"]).splitlines():
+    body = str(detail["body"])
+    for line in body[:_BODY_CHARS].splitlines():
         print(clean(line) if line else "")
+    if detail.get("data"):
+        print(f"crewlet: It is not an event; -o json has its {detail['size_bytes']} bytes (data)", file=sys.stderr)
+    elif len(body) > _BODY_CHARS:
+        print(f"crewlet: It has {len(body)} characters; -o json shows all", file=sys.stderr)
 
 
 @app.command("replay")

@@ -25,7 +25,19 @@ from crewlet.mail.feed import Feed
 from crewlet.mail.switchboard import Switchboard
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal, Handling
-from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Handler, Nak, Outcome, Settling, Subscription
+from crewlet.ports.mail import (
+    Ack,
+    Answer,
+    BatchOptions,
+    Bury,
+    Defer,
+    Delivery,
+    Handler,
+    Nak,
+    Outcome,
+    Settling,
+    Subscription,
+)
 
 BROKEN_PASS_PAUSE_S = 1.0
 NOT_BEGUN = "not begun: its reader had stopped taking mail"
@@ -217,9 +229,11 @@ class Consumer:
             if partition[0].sequence in self._alone and partition[0] in self._waiting:
                 await self._empty_hand_but_for(partition)
             await self._note_taken(partition)
-            if not self._begin(partition):
+            rest = partition
+            while rest and self._begin(rest):
+                rest = await self._handle(rest)
+            if rest:
                 break
-            await self._handle(partition)
         await self._all_settled()
         if self._waiting:
             await self._hand_back(())
@@ -303,8 +317,11 @@ class Consumer:
             if why:
                 await self._note_returned([each for each in back if each.deliveries > 1 and each not in begun], why)
 
-    async def _handle(self, partition: Partition) -> None:
-        """Run the handler, and settle what it answers, at once or when it comes to know."""
+    async def _handle(self, partition: Partition) -> Partition:
+        """Run the handler, and settle what it answers, at once or when it comes to know.
+
+        Returns what the handler has to be asked about once more: it waits again.
+        """
         self._switchboard.handler_began()
         self._handling += 1
         self._settled_down.set()
@@ -312,13 +329,29 @@ class Consumer:
         if isinstance(answer, Settling):
             self._settling[answer.outcome] = None
             answer.outcome.add_done_callback(partial(self._on_outcome, partition))
-            return
+            return ()
+        if isinstance(answer, Bury):
+            return await self._bury_begun(partition, answer, is_late=self._end_handling())
         if not isinstance(answer, Ack):
             # What was handled before is settled before this goes back, or goes back with it.
             await self._all_settled()
         await self._settle(partition, answer, is_late=self._end_handling())
+        return ()
 
-    async def _answer(self, partition: Partition, handling: Awaitable[Outcome | Settling]) -> Outcome | Settling:
+    async def _bury_begun(self, partition: Partition, answer: Bury, *, is_late: bool) -> Partition:
+        if is_late or not self._is_ours():
+            await self._settle(partition, Nak(answer.reason), is_late=is_late)
+            return ()
+        rest = tuple(each for each in partition if each != answer.delivery)
+        self._waiting.extend(rest)
+        try:
+            await self._bury(answer.delivery, answer.reason)
+        except Exception:  # noqa: BLE001 - as where settling breaks
+            self._log.exception("mail_settling_broke", ids=[answer.delivery.id])
+            self._feed.forget([answer.delivery])
+        return rest
+
+    async def _answer(self, partition: Partition, handling: Awaitable[Answer]) -> Answer:
         try:
             answer = await handling
         except asyncio.CancelledError:

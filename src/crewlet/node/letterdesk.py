@@ -1,6 +1,7 @@
 """Dead letters for people: list, show, replay, drop. Each verb answers the same on every node."""
 
 import asyncio
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from crewlet.ports.deadletters import DeadLetter, DeadLetters
 from crewlet.ports.errors import CrewletError, Misuse
 
 MOST_A_PAGE = 200
+_SHOWN_CHARS = 2_000
 
 _log = structlog.get_logger()
 
@@ -26,6 +28,16 @@ class UnknownLetter(CrewletError):
 
     def __init__(self, letter_id: str) -> None:
         super().__init__(f"there is no dead letter {letter_id!r}; it may have been dropped, or have aged out")
+
+
+class NoEvent(CrewletError):
+    """The mail of this letter is none that a seat can read."""
+
+    def __init__(self, letter: DeadLetter) -> None:
+        super().__init__(
+            f"the mail of {letter.id} is not an event, and no seat could read it after a replay either: send what it "
+            "should have said as new mail, and drop this"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,9 @@ class LetterDesk:
             history=tuple(LetterDelivery(each.number, each.owner, each.at, each.reason) for each in letter.history),
             type=event.type if event else "",
             conversation=event.conversation if event else "",
-            body=event.body if event else letter.data.decode("utf-8", "replace"),
+            body=event.body if event else _readable(letter.data),
+            size_bytes=len(letter.data),
+            data="" if event else base64.b64encode(letter.data).decode(),
         )
 
     async def replay(self, letter_id: str, *, again: bool = False) -> ReplayedLetter:
@@ -88,6 +102,7 @@ class LetterDesk:
         Raises:
             UnknownLetter, Misuse: as for `show`.
             UnknownSeat: its seat has left the company.
+            NoEvent: its seat could not read it.
             NoMailbox, ReplayUnsure: refused; the letter is as it was.
             Unavailable: unknown; a repeat is safe.
         """
@@ -95,6 +110,8 @@ class LetterDesk:
         seat, company = topics.seat_of(letter.subscription), self.company()
         if seat is not None and company.seat(seat) is None:
             raise UnknownSeat(seat, company)
+        if seat is not None and _event(letter) is None:
+            raise NoEvent(letter)
         replay = await self.replays.replay(letter, again=again)
         if not replay.is_repeat:
             _log.info("dead_letter_replayed", letter=letter.id, seat=seat, id=letter.message_id, node=self.node_id)
@@ -151,3 +168,14 @@ def _event(letter: DeadLetter) -> Envelope | None:
         return decode(letter.data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def _readable(data: bytes) -> str:
+    """The beginning of what is no event: as text where it is text, and everything else spelled out."""
+    text = data[: 4 * _SHOWN_CHARS].decode("utf-8", "backslashreplace")
+    shown = "".join(each if each.isprintable() or each == "\n" else _spelled(each) for each in text)
+    return shown if len(shown) <= _SHOWN_CHARS and len(data) <= 4 * _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
+
+
+def _spelled(char: str) -> str:
+    return char.encode("unicode_escape").decode()

@@ -92,13 +92,22 @@ class LetterDelivery:
 
 @dataclass(frozen=True, slots=True)
 class LetterDetail:
-    """A dead letter with its history and its text. `type` is "" where the message is no event."""
+    """A dead letter with its history and its text.
+
+    Attributes:
+        type: "" where the message is no event.
+        body: of what is no event the beginning, with what cannot be printed spelled out.
+        size_bytes: of the message.
+        data: all of what is no event, in base64; "" of an event.
+    """
 
     letter: Letter
     history: tuple[LetterDelivery, ...]
     type: str
     conversation: str
     body: str
+    size_bytes: int = 0
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class Dispatched(msgspec.Struct, frozen=True, gc=False):
     """What became of a delivery that ran no turn, or of its turn's mail.
 
     Attributes:
-        answer: `ack`, `nak`, `defer`.
+        answer: `ack`, `nak`, `defer`, `bury`.
         reason: why, in one line.
     """
 

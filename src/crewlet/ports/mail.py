@@ -98,6 +98,17 @@ class Defer(msgspec.Struct, frozen=True, gc=False):
 Outcome = Ack | Nak | Defer
 
 
+class Bury(msgspec.Struct, frozen=True, gc=False):
+    """Nothing that comes back could help: this one of the partition is dead-lettered at once, with all that it is.
+
+    It is acked when the letter is confirmed, and waits on where that fails. The rest of the partition comes to the
+    handler once more, at once.
+    """
+
+    delivery: Delivery
+    reason: str
+
+
 class Settling(msgspec.Struct, frozen=True):
     """The work is over, and the next partition of the batch may begin; the outcome comes later.
 
@@ -107,10 +118,11 @@ class Settling(msgspec.Struct, frozen=True):
     outcome: "asyncio.Future[Outcome]"
 
 
-Handler = Callable[[Sequence[Delivery]], Awaitable[Outcome | Settling]]
-"""Takes the deliveries of one partition, oldest first, and answers for all of them. It runs in a task that no
-publisher's or caller's cancellation reaches. An exception counts as Nak and is logged. Handlers of one attachment
-never overlap."""
+Answer = Outcome | Settling | Bury
+Handler = Callable[[Sequence[Delivery]], Awaitable[Answer]]
+"""Takes the deliveries of one partition, oldest first, and answers for all of them, or for one that it buries. It runs
+in a task that no publisher's or caller's cancellation reaches. An exception counts as Nak and is logged. Handlers of
+one attachment never overlap."""
 
 
 @dataclass(frozen=True, slots=True)

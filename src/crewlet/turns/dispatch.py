@@ -21,7 +21,7 @@ from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Fenced
 from crewlet.ports.history import Dispatched, History, NoHistory
-from crewlet.ports.mail import Ack, Defer, Delivery, Nak, Outcome, Settling
+from crewlet.ports.mail import Ack, Answer, Bury, Defer, Delivery, Nak, Outcome, Settling
 from crewlet.ports.tools import ToolServer
 from crewlet.turns import intake
 from crewlet.turns.account import Account
@@ -152,12 +152,13 @@ class SeatDispatch:
         reading.add_done_callback(_look_at)
         self._ahead = _Ahead(self._clock.elapsed(), set(mail.triggers), reading)
 
-    async def __call__(self, deliveries: Sequence[Delivery]) -> Outcome | Settling:
+    async def __call__(self, deliveries: Sequence[Delivery]) -> Answer:
         """Work one partition; see the mail port.
 
-        Mail that belongs to another node, or to nobody just now, is deferred. Mail that is finished is acked, once the
-        ledger says so. Mail whose turn broke without a trace comes back on the nak schedule. A turn that ended well is
-        over before its record is written: the next may run meanwhile, while what was read ahead of it is fresh.
+        Mail that belongs to another node, or to nobody just now, is deferred. What is no event is buried. Mail that
+        is finished is acked, once the ledger says so. Mail whose turn broke without a trace comes back on the nak
+        schedule. A turn that ended well is over before its record is written: the next may run meanwhile, while what
+        was read ahead of it is fresh.
 
         Cancellation: the turn is ended, and seen to end, before it goes on.
         """
@@ -240,9 +241,9 @@ class SeatDispatch:
         await self._endings.recorded()
         return await self._ledger.finished(self._handle, triggers, mail.chat_messages)
 
-    async def _screened(self, run: Run, mail: Intake) -> Outcome | Settling:
-        for broken in mail.undecodable:
-            await self._give_up_undecodable(broken, run.fence)
+    async def _screened(self, run: Run, mail: Intake) -> Answer:
+        if mail.undecodable:
+            return self._unreadable(mail.undecodable[0], run.fence)
         triggers = mail.triggers
         if not triggers:
             for event in mail.events:
@@ -395,13 +396,8 @@ class SeatDispatch:
         if interrupted:
             raise asyncio.CancelledError
 
-    async def _give_up_undecodable(self, broken: intake.Undecodable, fence: Fence) -> None:
-        """Settle what is no event.
-
-        It will not become one by coming back, so 25 deliveries would end in the same place; and nothing is lost in
-        silence: the log line carries its place in the stream and its beginning, the ledger says `undecodable` to
-        whoever follows the message id.
-        """
+    def _unreadable(self, broken: intake.Undecodable, fence: Fence) -> Bury:
+        """Give up what is no event: it will not become one by coming back, and a person may want to read it."""
         delivery = broken.delivery
         fence.check()
         _log.error(
@@ -410,14 +406,10 @@ class SeatDispatch:
             message_id=delivery.id,
             sequence=delivery.sequence,
             error=broken.error,
-            head=delivery.data[:200].decode("utf-8", "replace"),
         )
-        trigger = delivery.id or f"sequence-{delivery.sequence}"
-        detail = f"not an event: {broken.error}"
-        self._dispatched((trigger,), "ack", detail)
-        await self._ledger.record(
-            self._handle, (trigger,), outcome="undecodable", detail=detail, term=fence.term, admit=fence.check
-        )
+        reason = f"not an event: {broken.error}"
+        self._dispatched((delivery.id or f"sequence-{delivery.sequence}",), "bury", reason)
+        return Bury(delivery, reason)
 
     def _refuse(self, refusal: Refusal, triggers: Sequence[str]) -> Defer:
         """Hand the mail back, in a way that something is sure to open the inbox again."""

@@ -12,7 +12,7 @@ from crewlet.duties.frame import NotOnDuty, UnknownDuty
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.replays import ReplayUnsure
 from crewlet.node.historydesk import UnknownTurn
-from crewlet.node.letterdesk import UnknownLetter
+from crewlet.node.letterdesk import NoEvent, UnknownLetter
 from crewlet.node.limits import LINE_PATTERN, LINE_RULE, MESSAGE_ID_PATTERN, MESSAGE_ID_RULE
 from crewlet.node.pausing import PauseLost, UnknownUnit
 from crewlet.node.scheduledesk import UnknownSchedule
@@ -64,6 +64,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(UnknownLetter)
     def on_unknown_letter(request: Request, error: UnknownLetter) -> JSONResponse:
         return answer(404, "unknown_letter", _sentence(error))
+
+    @app.exception_handler(NoEvent)
+    def on_no_event(request: Request, error: NoEvent) -> JSONResponse:
+        return answer(409, "no_event", _sentence(error))
 
     @app.exception_handler(UnknownTurn)
     def on_unknown_turn(request: Request, error: UnknownTurn) -> JSONResponse:

@@ -51,7 +51,7 @@ def add_letters(app: FastAPI, node: WebNode) -> None:
         tags=["dead letters"],
         responses=problems(
             s404=f"{_NONE}, or its seat has left the company",
-            s409="the mail of an earlier replay is found nowhere, and may have arrived",
+            s409="the mail is no event, or that of an earlier replay is found nowhere and may have arrived",
             s415="the body is not JSON",
             s422="that is not the id of a dead letter",
             s503=f"draining, or {_UNANSWERED}; a repeat is safe",

@@ -59,14 +59,17 @@ async def publish_raw(
                 raise MessageTooLarge(str(error)) from error
             if error.err_code not in _UNDECIDED:
                 raise MailRefused(str(error)) from error
-            if connection.clock.elapsed() + RETRY_PAUSE_S >= ends:
-                raise Unavailable(f"the broker has not decided on the message yet: {error}") from error
+            unsure = Unavailable(f"the broker has not decided on the message yet: {error}")
         except Unavailable as error:
-            if connection.clock.elapsed() + RETRY_PAUSE_S >= ends:
-                why = await _why(connection, topic) if message_id is not None else ""
-                raise Unavailable(f"the broker did not confirm the message: {error}{why}") from error
+            unsure = error
         is_first = False
-        await connection.clock.sleep(RETRY_PAUSE_S)
+        if connection.clock.elapsed() + RETRY_PAUSE_S < ends:
+            await connection.clock.sleep(RETRY_PAUSE_S)
+            # The process may have stood still: the store knows an id for its window only.
+            if connection.clock.elapsed() < ends:
+                continue
+        why = await _why(connection, topic) if message_id is not None else ""
+        raise Unavailable(f"the broker did not confirm the message: {unsure}{why}") from unsure
 
 
 async def _why(connection: Connection, topic: str) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.ports.deadletters import DeadLetter
 from crewlet.ports.errors import Misuse
-from crewlet.ports.mail import Ack, Defer, Mail, Nak, Subscription
+from crewlet.ports.mail import Ack, BatchOptions, Bury, Defer, Delivery, Mail, Nak, Outcome, Subscription
 from crewlet.testing.contracts.mailworld import (
     Desk,
     MailWorld,
     MakeWorld,
+    key,
     quiet,
     raises,
     send,
@@ -159,6 +160,60 @@ async def a_replay_is_no_repeat_of_what_it_replays(make: MakeWorld) -> None:
         await until(world, lambda: desk.ids == ["e1", "e1"])
         await quiet(world)
         assert desk.lefts == [24, 24]
+
+
+async def what_a_handler_buries_is_kept_whole_and_the_rest_of_its_conversation_is_worked(make: MakeWorld) -> None:
+    async with make() as world:
+        mail = await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        await mail.ensure_subscription(inbox)
+        whole = bytes(range(256)) * 800
+        for name, data in (("a:1", b"1"), ("a:bad", whole), ("a:2", b"2"), ("a:worse", b"\xff"), ("b:1", b"1")):
+            await mail.publish(inbox.topic, data, message_id=name, headers={"Kind": name})
+        desk = Desk([judged] * 4)
+        await mail.attach(inbox, desk, good_until=math.inf, options=BatchOptions(10, partition_key=key))
+        bad, worse = await _letters(world, mail, inbox.topic, 2)
+        await until_backlog(world, mail, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
+        assert desk.calls == [["a:1", "a:bad", "a:2", "a:worse"], ["a:1", "a:2", "a:worse"], ["a:1", "a:2"], ["b:1"]]
+        assert (bad.message_id, bad.data, bad.headers) == ("a:bad", whole, {"Kind": "a:bad"})
+        assert (bad.deliveries, bad.reason) == (1, "not an event: it is in bad words")
+        assert (worse.message_id, worse.data) == ("a:worse", b"\xff")
+        assert await world.kept(inbox.topic) == 0
+
+
+async def what_is_to_be_buried_past_the_lease_or_after_a_detach_goes_to_the_next_reader(make: MakeWorld) -> None:
+    async with make() as world:
+        mail = await world.client()
+        for how in ("detach", "lease"):
+            inbox = Subscription(world.topic(how), "g")
+            await mail.ensure_subscription(inbox)
+            await mail.publish(inbox.topic, b"\xff", message_id=f"{how}:bad")
+            released = asyncio.Event()
+
+            async def late(deliveries: Sequence[Delivery], released: asyncio.Event = released) -> Outcome | Bury:
+                await released.wait()
+                return await judged(deliveries)
+
+            good_until = math.inf if how == "detach" else world.clock.elapsed() + 0.5
+            attachment = await mail.attach(inbox, late, good_until=good_until)
+            await until(world, lambda attachment=attachment: attachment.is_handling)
+            if how == "detach":
+                await attachment.detach()
+            else:
+                await world.clock.sleep(0.6)
+            released.set()
+            await until(world, lambda attachment=attachment: attachment.in_hand == 0)
+            assert await world.dead_letters(inbox.topic) == [] and await world.kept(inbox.topic) == 1
+            await attachment.detach()
+            await mail.attach(inbox, judged, good_until=math.inf)
+            (letter,) = await _letters(world, mail, inbox.topic, 1)
+            assert letter.deliveries == 2
+
+
+async def judged(deliveries: Sequence[Delivery]) -> Outcome | Bury:
+    """Buries what does not begin with a digit, one a call."""
+    bad = [each for each in deliveries if not each.data[:1].isdigit()]
+    return Bury(bad[0], "not an event: it is in bad words") if bad else Ack()
 
 
 async def _journal(world: MailWorld, owner: str) -> Journal:

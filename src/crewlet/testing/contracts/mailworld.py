@@ -9,7 +9,7 @@ from typing import Protocol
 from crewlet.ports.cells import BucketSpec, Cells
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Unavailable
-from crewlet.ports.mail import Ack, Backlog, Delivery, Mail, Outcome, Settling, Subscription
+from crewlet.ports.mail import Ack, Backlog, Bury, Delivery, Mail, Outcome, Settling, Subscription
 
 PATIENCE_S = 40.0
 LONG_S = 3600.0
@@ -75,7 +75,7 @@ class MakeWorld(Protocol):
     ) -> AbstractAsyncContextManager[MailWorld]: ...
 
 
-Answer = Callable[[Sequence[Delivery]], Awaitable[Outcome | Settling]]
+Answer = Callable[[Sequence[Delivery]], Awaitable[Outcome | Settling | Bury]]
 
 
 def when(released: asyncio.Event, outcome: Outcome) -> Answer:
@@ -104,7 +104,7 @@ class Desk:
     at_once: int = 0
     most_at_once: int = 0
 
-    async def __call__(self, deliveries: Sequence[Delivery]) -> Outcome | Settling:
+    async def __call__(self, deliveries: Sequence[Delivery]) -> Outcome | Settling | Bury:
         self.calls.append([delivery.id for delivery in deliveries])
         self.lefts.append(deliveries[0].deliveries_left)
         self.at_once += 1
