@@ -80,6 +80,7 @@ class Consumer:
         self._is_disowned = False
         self._waiting: list[Delivery] = []
         self._alone: set[int] = set()
+        self._suspects: set[int] = set()
         self._handling = 0
         self._settling: dict[asyncio.Future[Any], None] = {}
         self._changed = asyncio.Event()
@@ -226,7 +227,7 @@ class Consumer:
         if options.preview is not None and len(taken) > 1:
             options.preview(self._waiting)
         for partition in taken:
-            if partition[0].sequence in self._alone and partition[0] in self._waiting:
+            if partition[0].sequence in self._suspects and partition[0] in self._waiting:
                 await self._empty_hand_but_for(partition)
             await self._note_taken(partition)
             rest = partition
@@ -241,10 +242,11 @@ class Consumer:
     async def _collect(self, options: BatchOptions) -> None:
         """Fill `_waiting`: a pull of one that waits, then what lies ready, then what comes while lingering.
 
-        Nothing more is taken beside what is worked alone: each delivery in hand may be lost with it.
+        Nothing more is taken beside what may kill this process: each delivery in hand would be lost with it.
         """
         if not self._waiting:
             self._alone.clear()
+            self._suspects.clear()
             await self._take(1, self._pull_wait_s(self._feed.pull_expiry_s))
         if not self._waiting:
             return
@@ -257,19 +259,20 @@ class Consumer:
             await self._take(1, self._pull_wait_s(min(self._feed.pull_expiry_s, left)))
 
     def _may_take_more(self, options: BatchOptions) -> bool:
-        return not self._alone and len(self._waiting) < options.max_messages and self._is_open()
+        return not self._suspects and len(self._waiting) < options.max_messages and self._is_open()
 
     async def _take(self, count: int, wait_s: float) -> None:
         taken = await self._feed.take(count, wait_s)
         self._waiting.extend(taken)
         if again := [each for each in taken if is_worn(each) or each.deliveries > UNEXPLAINED_DELIVERIES]:
-            are_alone = await asyncio.gather(*(self._is_worked_alone(each) for each in again))
-            self._alone.update(each.sequence for each, is_alone in zip(again, are_alone, strict=True) if is_alone)
+            may = await asyncio.gather(*(self._may_kill(each) for each in again))
+            self._suspects.update(each.sequence for each, may_kill_us in zip(again, may, strict=True) if may_kill_us)
+            self._alone.update(self._suspects, (each.sequence for each in again if is_worn(each)))
 
-    async def _is_worked_alone(self, delivery: Delivery) -> bool:
+    async def _may_kill(self, delivery: Delivery) -> bool:
         """By the journal, whose notes fail open: what it does not tell counts as unsaid."""
-        if is_worn(delivery) or self._journal is None:
-            return is_worn(delivery)
+        if self._journal is None:
+            return False
         history = await self._journal.history(self._subscription, delivery.sequence, delivery.published_at)
         return may_kill(delivery, _last_word(history, delivery))
 
