@@ -60,8 +60,7 @@ async def test_a_connection_is_gone_while_it_is_refused_and_not_while_it_is_away
         await put(link, strict)
         await until(lambda: connection.is_gone)
         await put(link, server)
-        await until(lambda: connection.is_connected)
-        assert not connection.is_gone
+        await until(lambda: connection.is_connected and not connection.is_gone)
         await connection.client.close()  # as the library does by itself on an error that it takes for final
         assert connection.is_gone
     finally:
