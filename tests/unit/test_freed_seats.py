@@ -135,6 +135,26 @@ async def test_claims_that_take_long_keep_to_the_shares_of_a_plan_that_was_made_
 
 
 @in_virtual_time
+async def test_a_pass_does_not_wait_for_a_seat_that_came_here_by_the_news_meanwhile() -> None:
+    r = rig(seats_of("s1", "s2", "s3"), sweep_interval_s=60.0, ttl_s=600.0)
+    for handle in ("s1", "s2", "s3"):
+        r.fleet.steal(handle, "x:1")
+    await r.host.start()
+    for handle in ("s1", "s2", "s3"):
+        r.fleet.drop(f"seat:{handle}")
+    r.hooks.acquire_takes["s2"] = 300.0
+    r.leases.delays["claim"] = 1.0
+    r.host.request_sweep()
+    await until(lambda: r.leases.claims()[-1:] == ["s1"])
+    del r.leases.delays["claim"]  # what is asked from now on is answered sooner
+    r.host.hear_freed(told_by("x", "s2"))
+    await until(lambda: "s3" in r.host.held(), within_s=10.0)
+    assert sorted(r.host.held()) == ["s1", "s3"]
+    assert r.leases.claims()[-3:] == ["s1", "s2", "s3"]
+    await r.host.stop()
+
+
+@in_virtual_time
 async def test_seats_of_a_peer_that_withdraws_are_taken_at_once() -> None:
     r = rig(seats_of("a", "b"), sweep_interval_s=60.0)
     peer_row(r.fleet, "x", seats_held=1)

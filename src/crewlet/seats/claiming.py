@@ -78,7 +78,8 @@ class Claimer:
         for handle in candidates:
             if len(takes) >= limit or lost == most_lost or not context.may_take:
                 break
-            if handle in context.claims or not self._has_room(handle):
+            # It may have come here since the candidates were counted, and its lock is held until it is established.
+            if handle in context.claims or context.tenures.get(handle) is not None or not self._has_room(handle):
                 continue
             if early is not None and not early.take():
                 break

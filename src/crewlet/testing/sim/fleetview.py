@@ -9,6 +9,7 @@ from crewlet.company.model import Company, Placement
 from crewlet.seats.lease import Lease
 from crewlet.seats.noderow import NodeRow, row_from_lease
 from crewlet.seats.records import LeaseRecord, decode_meta
+from crewlet.testing.sim.loop import Process
 from crewlet.testing.virtual import EPOCH
 
 _RACE_S = 1.0
@@ -70,18 +71,23 @@ class FleetView:
         mine, others = self._placements.get(handle), self._placements.get(other)
         return mine is not None and mine == others
 
-    def share(self, handle: str, owner: str, process: str, now: float, *, failed_at: float) -> int | None:
+    def share(self, handle: str, owner: str, process: Process, now: float, *, failed_at: float) -> int | None:
         """The largest share of a seat's group that the process may have computed when it claims now.
 
         None when that cannot be told: the company has just changed, the process read no roster and takes itself for the
-        whole fleet, or a call of it failed lately (at `failed_at`), so that it may go by an older roster, or no longer
-        run a seat that the store still shows as its own.
+        whole fleet, it stood still with the claim on its way, or a call of it failed lately (at `failed_at`), so that
+        it may go by an older roster, or no longer run a seat that the store still shows as its own.
         """
         # The claim may have been decided by the roster before the newest.
-        listings = self._listings.get(process, ())
+        listings = self._listings.get(process.name, ())
         listed_at = max((looked_at for heard_at, looked_at in listings if heard_at < now - _CLAIM_S), default=None)
         placement = self._placements.get(handle)
-        if listed_at is None or placement is None or now - failed_at <= self._ttl_s:
+        if (
+            listed_at is None
+            or placement is None
+            or now - failed_at <= self._ttl_s
+            or now - process.thawed_at <= _CLAIM_S
+        ):
             return None
         if now - self._changed_at <= HEARD_WITHIN_S + 2 * self._ttl_s:
             return None

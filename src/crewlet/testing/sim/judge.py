@@ -194,7 +194,7 @@ class Judge:
             ]
             failed_at = self._failed_at.get(caller.name, -1e9)
             self.claims.won(record.owner, failed_at=failed_at)
-            share = self.fleet.share(handle, record.owner, caller.name, now, failed_at=failed_at)
+            share = self.fleet.share(handle, record.owner, caller, now, failed_at=failed_at)
             if share is not None and len(held) + 1 > share:
                 self.fail("P6", f"{record.owner} took {resource} and holds {len(held) + 1} of a share of {share}")
 
