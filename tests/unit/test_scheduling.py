@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from crewlet.adapters.local.cells import LocalCells
@@ -18,7 +19,7 @@ from crewlet.mail import topics
 from crewlet.mail.outbox import Outbox
 from crewlet.mail.pauses import PAUSES_BUCKET, Pauses, Wish
 from crewlet.ports.errors import Unavailable
-from crewlet.testing.faults import Fault, FaultyCells
+from crewlet.testing.faults import Fault, Faults, FaultyCells
 from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.twins.mailbroker import TwinBroker
 from crewlet.testing.virtual import EPOCH, VirtualClock, in_virtual_time
@@ -443,6 +444,74 @@ async def test_a_broker_that_is_silent_to_a_mail_does_not_look_like_a_stuck_duty
     world.on_request = nothing
     await one.tick(still)
     assert await world.last() == ("fired", "")
+
+
+STEP_S = 2.0
+
+
+async def left_behind(count: int) -> World:
+    """A world in which a node that is gone had claimed so many instants, and every request takes its time."""
+    world = await World().open()
+    await world.scheduler().tick(still)
+    for hour in range(1, count + 1):
+        assert await world.fires.claim("poll", Fire(EPOCH + timedelta(hours=hour), "claimed", "", "gone:1", "reader"))
+    await asyncio.sleep((count + 1) * HOUR)
+
+    async def slowly(request: str) -> None:
+        await asyncio.sleep(STEP_S if request == "publish" else 0)
+
+    world.on_request = slowly
+    world.cells.faults = Faults(delay_s=STEP_S)
+    return world
+
+
+@pytest.mark.parametrize("why", ["late", "other times", "other times, passed over", "left"])
+def test_a_duty_that_ends_much_of_what_was_left_behind_says_so_after_each_of_it(why: str) -> None:
+    @in_virtual_time
+    async def case() -> None:
+        world = await left_behind(20)
+        one = world.scheduler()
+        if why.startswith("other times"):
+            world.company = world.of(Schedule("poll", "reader", "look", "45 * * * *"))
+        if why == "left":
+            world.company = world.of(Schedule("other", "reader", "look", every_s=3600))
+        if why.endswith("passed over"):
+            kept = await world.fires.progress("poll")
+            assert kept is not None
+            settled = msgspec.structs.replace(kept.progress, settled=world.clock.now())
+            await world.fires.advance("poll", settled, kept.revision)
+        turns = [world.clock.elapsed()]
+        await one.tick(lambda: turns.append(world.clock.elapsed()))
+        turns.append(world.clock.elapsed())
+        assert turns[-1] - turns[0] > 5 * STEP_S
+        assert max(later - earlier for earlier, later in pairwise(turns)) <= 2 * STEP_S
+        ended = "fired" if why in {"late", "other times"} else "missed"
+        assert (await world.history())[:20] == [f"{hour} {ended}" for hour in range(1, 21)]
+        assert await world.sent() == {"late": 21, "other times": 20}.get(why, 0)
+
+    case()
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNANSWERED])
+@pytest.mark.parametrize("why", ["late", "left"])
+def test_one_of_what_was_left_behind_whose_end_nobody_confirms_costs_neither_itself_nor_those_after_it(
+    fault: Fault, why: str
+) -> None:
+    @in_virtual_time
+    async def case() -> None:
+        world = await left_behind(8)
+        one = world.scheduler()
+        if why == "left":
+            world.company = world.of(Schedule("other", "reader", "look", every_s=3600))
+        world.cells.next("replace", fault, skip=3)
+        with pytest.raises(Unavailable, match=r"nobody said whether the end of .* of poll is recorded"):
+            await one.tick(still)
+        await one.tick(still)
+        ended, mails = ("fired", 9) if why == "late" else ("missed", 0)
+        assert (await world.history())[:8] == [f"{hour} {ended}" for hour in range(1, 9)]
+        assert await world.sent() == mails
+
+    case()
 
 
 @pytest.mark.parametrize("hours", [1, -1])

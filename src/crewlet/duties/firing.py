@@ -72,17 +72,19 @@ class Firing:
         elif late > _LATE:
             fire = msgspec.structs.replace(fire, reason=f"caught up {late.total_seconds():.0f} s late")
         is_mine = await self._fires.claim(schedule.name, fire)
+        turned()
         if is_mine and fire.state != "claimed":
             _tell(schedule.name, fire)
             return fire
-        turned()
         found = await self._fires.at(schedule.name, instant)
+        turned()
         if found is None:
             raise Unavailable("the record of its fire is not there")
         if is_mine and await self._is_passed_over(schedule.name, instant, kept):
-            return await self._end(schedule.name, found, "missed", _PASSED_OVER)
+            turned()
+            return await self._end(schedule.name, found, "missed", _PASSED_OVER, turned)
         turned()
-        return await self.finish(schedule, found, now)
+        return await self.finish(schedule, found, now, turned)
 
     async def miss(self, name: str, instant: datetime, reason: str, overtaken: Overtaken | None) -> None:
         """Record that an instant is not fired, unless it is decided already.
@@ -94,7 +96,7 @@ class Firing:
         if await self._fires.claim(name, fire):
             _tell(name, fire)
 
-    async def finish(self, schedule: Schedule, found: Recorded, now: datetime) -> Fire:
+    async def finish(self, schedule: Schedule, found: Recorded, now: datetime, turned: Turned) -> Fire:
         """Send the mail of an instant that was claimed, whoever claimed it, and say so.
 
         Raises:
@@ -104,18 +106,26 @@ class Firing:
         if fire.state != "claimed":
             return fire
         if now - fire.instant > CEILING:
-            return await self._end(schedule.name, found, "missed", f"it was claimed and not finished, and {_TOO_OLD}")
+            reason = f"it was claimed and not finished, and {_TOO_OLD}"
+            return await self._end(schedule.name, found, "missed", reason, turned)
         try:
             what = f"sending the mail of {schedule.name}, {label(fire.instant)}"
             await self._ask(self._outbox.post(self._mail(schedule, fire)), what)
         except (UnknownSeat, MailRefused) as refused:
             if not isinstance(refused, MessageTooLarge) and now - found.written_at < MAILBOX_WITHIN:
                 raise Unavailable(f"not sent yet: {refused}") from refused
-            return await self._end(schedule.name, found, "missed", f"its mail was refused: {refused}")
-        return await self._end(schedule.name, found, "fired", fire.reason)
+            turned()
+            return await self._end(schedule.name, found, "missed", f"its mail was refused: {refused}", turned)
+        turned()
+        return await self._end(schedule.name, found, "fired", fire.reason, turned)
 
-    async def finish_left(self, schedule: Schedule, settled: datetime, before: datetime, now: datetime) -> datetime:
+    async def finish_left(
+        self, schedule: Schedule, settled: datetime, before: datetime, now: datetime, turned: Turned
+    ) -> datetime:
         """End what was claimed before an instant and left behind.
+
+        All that is kept of the schedule is looked at: a node that stood still may have claimed any instant of that
+        time, `settled` or not, and died before it saw that others had gone past it.
 
         Returns:
             The newest instant after `settled` and before that one which has a record; else `settled`.
@@ -125,17 +135,19 @@ class Firing:
         """
         newest = settled
         for found in await self._fires.of(schedule.name):
+            turned()
             instant = found.fire.instant
             if instant >= before:
                 continue
             if instant > settled:
-                await self.finish(schedule, found, now)
+                await self.finish(schedule, found, now, turned)
                 newest = max(newest, instant)
             elif found.fire.state == "claimed":
-                await self._end(schedule.name, found, "missed", _PASSED_OVER)
+                await self._end(schedule.name, found, "missed", _PASSED_OVER, turned)
+        turned()
         return newest
 
-    async def end_left(self, name: str, settled: datetime, reason: str) -> datetime:
+    async def end_left(self, name: str, settled: datetime, reason: str, turned: Turned) -> datetime:
         """End as missed whatever of a schedule is claimed and not finished.
 
         Returns:
@@ -146,9 +158,11 @@ class Firing:
         """
         newest = settled
         for found in await self._fires.of(name):
+            turned()
             if found.fire.state == "claimed":
-                await self._end(name, found, "missed", f"{reason}; it was claimed, and its mail may be out")
+                await self._end(name, found, "missed", f"{reason}; it was claimed, and its mail may be out", turned)
             newest = max(newest, found.fire.instant)
+        turned()
         return newest
 
     async def _is_passed_over(self, name: str, instant: datetime, kept: Kept) -> bool:
@@ -161,11 +175,12 @@ class Firing:
         last = current.progress.last
         return current.progress.settled >= instant and (last is None or last.instant != instant)
 
-    async def _end(self, name: str, found: Recorded, state: State, reason: str) -> Fire:
+    async def _end(self, name: str, found: Recorded, state: State, reason: str, turned: Turned) -> Fire:
         ended = msgspec.structs.replace(found.fire, state=state, reason=reason)
         if await self._fires.finish(name, ended, found.revision):
             _tell(name, ended)
             return ended
+        turned()
         now_there = await self._fires.at(name, ended.instant)
         if now_there is None or now_there.fire.state == "claimed":
             raise Unavailable("another node is at it at this moment")

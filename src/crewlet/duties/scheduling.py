@@ -156,7 +156,7 @@ class Scheduler:
         settled, last = now, None
         if kept is not None:
             before, last = kept.progress.settled, kept.progress.last
-            reached = await self._firing.finish_left(schedule, before, _END_OF_TIME, now)
+            reached = await self._firing.finish_left(schedule, before, _END_OF_TIME, now, turned)
             await self._miss_rest(schedule.name, kept, reached, now, "it was no longer due then when it was looked at")
             settled = max(now, before)
         progress = Progress.of(schedule, settled, last, kept.progress.overtaken if kept is not None else None)
@@ -171,8 +171,7 @@ class Scheduler:
         """A schedule that left the document: what is not fired by now never will be, and says so."""
         turned()
         reason = "the schedule left the document"
-        reached = await self._firing.end_left(name, kept.progress.settled, reason)
-        turned()
+        reached = await self._firing.end_left(name, kept.progress.settled, reason, turned)
         await self._miss_rest(name, kept, reached, now, reason)
         turned()
         if not await self._fires.forget(name, kept.revision):
@@ -212,7 +211,7 @@ class Scheduler:
         overtaken = _between(schedule, settled, newest)
         if overtaken is not None:
             turned()
-            settled = await self._firing.finish_left(schedule, settled, newest, now)
+            settled = await self._firing.finish_left(schedule, settled, newest, now, turned)
             overtaken = _between(schedule, settled, newest)
         turned()
         fire = await self._firing.decide(schedule, newest, now, kept, turned, is_paused=is_paused, overtaken=overtaken)
