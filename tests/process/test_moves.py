@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from crewlet.testing.brokers import one_server
 from crewlet.testing.modelserver import Answer, Asked, Call, Say, model_server
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.real,
     pytest.mark.timeout(420),
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
@@ -37,17 +36,27 @@ SEATS = [f"{kind}-{number}" for kind in KINDS for number in (1, 2)]
 class Moves:
     """A fleet under `crewlet up` on one broker, and what its seats' processes left behind."""
 
-    def __init__(self, folder: Path, broker_url: str, model_url: str) -> None:
+    def __init__(
+        self, folder: Path, broker_url: str, model_url: str, *, seats: Sequence[str] = SEATS, ttl_s: float = TTL_S
+    ) -> None:
         self.folder = folder
+        self.seats = seats
         self.nodes: dict[str, NodeProcess] = {}
         self._broker_url = broker_url
-        self._company = {"name": "Desk", "roles": [_role(seat, folder, model_url) for seat in SEATS]}
+        self._company = {"name": "Desk", "roles": [_role(seat, folder, model_url) for seat in seats]}
+        self._ttl_s = ttl_s
         self._sent: list[str] = []
 
-    def start(self, node_id: str) -> NodeProcess:
+    def start(self, node_id: str, broker_url: str = "") -> NodeProcess:
         labels = dict.fromkeys(KINDS, "")
         node = self.nodes[node_id] = NodeProcess(
-            self.folder, node_id, self._broker_url, company=self._company, labels=labels, ttl_s=TTL_S, has_parent=True
+            self.folder,
+            node_id,
+            broker_url or self._broker_url,
+            company=self._company,
+            labels=labels,
+            ttl_s=self._ttl_s,
+            has_parent=True,
         )
         return node
 
@@ -61,33 +70,33 @@ class Moves:
         return [line for line in self.seen(seat) if line.get("order") == order and line["phase"] == "begin"]
 
     def hold(self, *seats: str) -> None:
-        for seat in seats or SEATS:
+        for seat in seats or self.seats:
             (self.folder / f"{seat}.hold").touch()
 
     def let_go(self, *seats: str) -> None:
-        for seat in seats or SEATS:
+        for seat in seats or self.seats:
             (self.folder / f"{seat}.hold").unlink(missing_ok=True)
 
     async def order(self, by: NodeProcess, order: str, *, times: int = 1) -> None:
         """Mail it to each seat, and wait until each is at it."""
         self._sent.append(order)
-        for seat in SEATS:
+        for seat in self.seats:
             await by.send(seat, f"{seat}-{order}")
         await self.at_it(by, order, times)
 
-    async def at_it(self, by: NodeProcess, order: str, times: int, seats: Sequence[str] = SEATS) -> None:
-        for seat in seats:
+    async def at_it(self, by: NodeProcess, order: str, times: int, seats: Sequence[str] = ()) -> None:
+        for seat in seats or self.seats:
             await by.until(
                 _reached(self, seat, f"{seat}-{order}", times), f"{seat} is at {order} for the {times}. time"
             )
 
     async def delivered(self, by: NodeProcess) -> None:
         for order in self._sent:
-            for seat in SEATS:
+            for seat in self.seats:
                 await by.until(_delivered(by, seat, f"{seat}-{order}"), f"{seat} is done with {order}")
 
     def began(self, order: str) -> dict[str, int]:
-        return {seat: len(self.runs(seat, f"{seat}-{order}")) for seat in SEATS}
+        return {seat: len(self.runs(seat, f"{seat}-{order}")) for seat in self.seats}
 
 
 def _role(seat: str, folder: Path, model_url: str) -> dict[str, Any]:
@@ -121,24 +130,34 @@ def _delivered(node: NodeProcess, seat: str, mail_id: str) -> Callable[[], Any]:
     return is_so
 
 
+@asynccontextmanager
+async def fleet(
+    folder: Path, broker_url: str, *, seats: Sequence[str] = SEATS, ttl_s: float = TTL_S
+) -> AsyncGenerator[Moves]:
+    """Ends every node that was started in it. Without `broker_url` the first node has a broker beside it."""
+    async with model_server(_answer) as models:
+        made = Moves(folder, broker_url, models.url, seats=seats, ttl_s=ttl_s)
+        try:
+            yield made
+        finally:
+            made.let_go()
+            for node in made.nodes.values():
+                if node.process.poll() is None:
+                    with suppress(OSError):
+                        os.kill(node.node_pid, signal.SIGCONT)
+                node.end()
+
+
 @pytest.fixture
 async def moves(tmp_path: Path) -> AsyncGenerator[Moves]:
     with one_server(tmp_path / "broker") as server:
-        async with model_server(_answer) as models:
-            made = Moves(tmp_path, server.url, models.url)
-            try:
-                yield made
-            finally:
-                made.let_go()
-                for node in made.nodes.values():
-                    if node.process.poll() is None:
-                        os.kill(node.node_pid, signal.SIGCONT)
-                    node.end()
+        async with fleet(tmp_path, server.url) as made:
+            yield made
 
 
 def judge(moves: Moves) -> None:
     """What holds for each seat, whatever happened to its nodes."""
-    for seat in SEATS:
+    for seat in moves.seats:
         lines = moves.seen(seat)
         ups = [line for line in lines if line["phase"] == "up"]
         assert [line["still_running"] for line in ups] == [[]] * len(ups), (seat, ups)
@@ -156,6 +175,41 @@ def judge(moves: Moves) -> None:
         assert len(keys) == len({order for order, _ in keys}), (seat, keys)
 
 
+async def test_python_seats_are_taken_over_from_a_killed_node_in_the_middle_of_a_turn_and_handed_over_between_two(
+    tmp_path: Path,
+) -> None:
+    seats = ["sync-1", "async-1"]
+    # A parent gives back what its node had only where the broker is its own.
+    async with fleet(tmp_path, "", seats=seats, ttl_s=30.0) as moves:
+        first = moves.start("n1")
+        await first.until(lambda: first.holds(*seats), "the first node holds both")
+        second = moves.start("n2", first.broker_url)
+        await second.until(second.holds, "the second node is up")
+        moves.hold()
+        await moves.order(first, "killed")
+        held = set((await first.health())["seats"])
+        assert held
+        os.kill(first.node_pid, signal.SIGKILL)
+        await moves.at_it(second, "killed", 2, sorted(held))
+        moves.let_go()
+        await moves.delivered(second)
+        assert moves.began("killed") == {seat: 2 if seat in held else 1 for seat in seats}
+
+        await first.until(first.holds, "the killed node is back")
+        moves.hold()
+        await moves.order(second, "handed-over")
+        second.process.terminate()
+        await second.until(lambda: bool(second.events("engine_draining")), "it drains")
+        moves.let_go()
+        assert await asyncio.to_thread(second.process.wait, BOUND_S) == 0
+        await first.until(lambda: first.holds(*seats), "the first node holds both again")
+        await moves.delivered(first)
+        assert set(moves.began("handed-over").values()) == {1}
+        assert await first.drain() == 0
+        judge(moves)
+
+
+@pytest.mark.long
 async def test_seats_with_processes_of_their_own_move_one_owner_at_a_time_and_each_mail_is_done_once(
     moves: Moves,
 ) -> None:
@@ -220,6 +274,7 @@ async def _half(first: NodeProcess, second: NodeProcess) -> bool:
     return len(one) == len(two) == 3 and one | two == set(SEATS)
 
 
+@pytest.mark.long
 async def test_a_worker_that_was_frozen_past_what_it_knew_of_its_lease_is_told_of_its_fence_and_its_mail_runs_again(
     moves: Moves,
 ) -> None:
