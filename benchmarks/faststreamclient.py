@@ -2,7 +2,7 @@
 """FastStream's pull subscriber, one a seat: the common way to consume a JetStream from Python."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from faststream.nats import JStream, NatsBroker, PullSub
@@ -11,12 +11,16 @@ from nats.js.client import JetStreamContext
 
 from benchmarks.rawclient import open_inboxes, until_empty
 
+_PULL_S = 1.0
+"""A pull that nothing comes for ends after this; between two rounds only."""
+
 
 class FastStreamWorkers:
     """A handler that does nothing but count. No ledger, no owner, and an ack that nobody confirms.
 
     Each seat's subscriber takes up to `batch` messages a pull, as a seat's inbox does here; FastStream then runs their
-    handlers side by side, where a seat runs one after the other.
+    handlers side by side, where a seat runs one after the other. While mail is published no subscriber has a pull open:
+    what it had fetched by then would be work done before the clock starts.
     """
 
     def __init__(self, client: Client, js: JetStreamContext, broker: NatsBroker, stream: str, seats: int) -> None:
@@ -26,6 +30,7 @@ class FastStreamWorkers:
         self._stream = stream
         self._seats = seats
         self._open = asyncio.Event()
+        self._waiting = 0
         self._left = 0
         self._handled = asyncio.Event()
 
@@ -36,15 +41,23 @@ class FastStreamWorkers:
         broker = NatsBroker(url, logger=None)
         workers = cls(client, js, broker, name, seats)
         stream = JStream(name, declare=False)
-        for number in range(seats):
-            broker.subscriber(
-                f"{name}.{number}", stream=stream, durable=f"c{number}", pull_sub=PullSub(batch_size=batch)
-            )(workers._handle)
+        pull = PullSub(batch_size=batch, timeout=_PULL_S)
+        subscribers = [
+            broker.subscriber(f"{name}.{number}", stream=stream, durable=f"c{number}", pull_sub=pull)
+            for number in range(seats)
+        ]
+        for subscriber in subscribers:
+            subscriber(workers._handle)
         await broker.start()
+        for subscriber in subscribers:
+            assert subscriber.subscription is not None
+            subscriber.subscription.fetch = workers._gated(subscriber.subscription.fetch)
         return workers
 
     async def fill(self, bodies: Sequence[bytes]) -> None:
         self._open.clear()
+        while self._waiting < self._seats:
+            await asyncio.sleep(0.01)
         self._left = len(bodies) * self._seats
         self._handled.clear()
         for body in bodies:
@@ -59,8 +72,17 @@ class FastStreamWorkers:
         await self._broker.stop()
         await self._client.close()
 
+    def _gated(self, fetch: Callable[..., Awaitable[Any]]) -> Any:
+        async def gated(**options: Any) -> Any:
+            if not self._open.is_set():
+                self._waiting += 1
+                await self._open.wait()
+                self._waiting -= 1
+            return await fetch(**options)
+
+        return gated
+
     async def _handle(self, event: Any) -> None:
-        await self._open.wait()
         self._left -= 1
         if self._left <= 0:
             self._handled.set()
