@@ -79,7 +79,6 @@ class Consumer:
         self._is_detached = False
         self._is_disowned = False
         self._waiting: list[Delivery] = []
-        self._alone: set[int] = set()
         self._suspects: set[int] = set()
         self._handling = 0
         self._settling: dict[asyncio.Future[Any], None] = {}
@@ -223,7 +222,8 @@ class Consumer:
         for delivery in batch:
             if delivery.deliveries > self._budget:
                 await self._bury(delivery, f"its {self._budget} deliveries are used up")
-        taken = partitions(self._waiting, options, self._alone)
+        alone = self._suspects.union(each.sequence for each in self._waiting if is_worn(each))
+        taken = partitions(self._waiting, options, alone)
         if options.preview is not None and len(taken) > 1:
             options.preview(self._waiting)
         for partition in taken:
@@ -245,7 +245,6 @@ class Consumer:
         Nothing more is taken beside what may kill this process: each delivery in hand would be lost with it.
         """
         if not self._waiting:
-            self._alone.clear()
             self._suspects.clear()
             await self._take(1, self._pull_wait_s(self._feed.pull_expiry_s))
         if not self._waiting:
@@ -264,10 +263,9 @@ class Consumer:
     async def _take(self, count: int, wait_s: float) -> None:
         taken = await self._feed.take(count, wait_s)
         self._waiting.extend(taken)
-        if again := [each for each in taken if is_worn(each) or each.deliveries > UNEXPLAINED_DELIVERIES]:
+        if again := [each for each in taken if each.deliveries > UNEXPLAINED_DELIVERIES]:
             may = await asyncio.gather(*(self._may_kill(each) for each in again))
             self._suspects.update(each.sequence for each, may_kill_us in zip(again, may, strict=True) if may_kill_us)
-            self._alone.update(self._suspects, (each.sequence for each in again if is_worn(each)))
 
     async def _may_kill(self, delivery: Delivery) -> bool:
         """By the journal, whose notes fail open: what it does not tell counts as unsaid."""
