@@ -168,6 +168,8 @@ def judge(moves: Moves) -> None:
             assert line["pid"] == newest, (seat, line, newest)
         epochs = [line["epoch"] for line in lines if "epoch" in line]
         assert epochs == sorted(epochs), (seat, epochs)
+        tenures = {(line["epoch"], line["owner"]) for line in lines if "owner" in line}
+        assert len(tenures) == len({epoch for epoch, _ in tenures}), (seat, tenures)
         orders = [line["order"] for line in lines if line["phase"] == "end"]
         assert len(orders) == len(set(orders)), (seat, orders)
         assert not any(is_running(line["pid"]) for line in ups), seat
