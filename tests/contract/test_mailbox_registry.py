@@ -1,4 +1,4 @@
-"""The mailbox registry and its sweep over a real broker: versions, removal markers, more mailboxes than one page."""
+"""The mailbox registry and its sweep over a real broker: versions, more mailboxes than one page."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -7,11 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from cells_worlds import LocalWorld, NatsWorld
 
-from crewlet.adapters.nats.cells import NatsBucket, NatsCells
-from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.jsapi import ask
+from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.mail import NatsMail
-from crewlet.adapters.nats.translate import StoredMessage
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.duties.retiring import MailboxSweep
@@ -69,50 +66,6 @@ async def test_a_record_changes_at_its_exact_version_only_in_this_process() -> N
 @pytest.mark.proves("MB-19")
 async def test_a_record_changes_at_its_exact_version_only_on_a_server(nats: NatsWorld) -> None:
     await check_registry(await nats.store(), nats.name("mailboxes"))
-
-
-async def messages_in(connection: Connection, bucket: str) -> int:
-    """How many messages a bucket's stream holds, markers included."""
-    return int((await ask(connection, f"STREAM.INFO.KV_{bucket}"))["state"]["messages"])
-
-
-@pytest.mark.real
-async def test_old_markers_are_purged_at_their_own_revision_and_nothing_else_is(nats: NatsWorld) -> None:
-    connection, name = await nats.connect(), nats.name("markers")
-    cells = await NatsCells(connection, entropy=SystemEntropy()).open(BucketSpec(name))
-    for key in ("gone", "kept", "again"):
-        revision = done(await cells.create(key, b"1"))
-        if key != "kept":
-            done(await cells.remove(key, expect=revision))
-    last = done(await cells.create("again", b"2"))
-    assert await messages_in(connection, name) == 3
-    assert await cells.purge_markers(3600.0) == 0
-    assert await messages_in(connection, name) == 3
-    assert await cells.purge_markers(0.0) == 1
-    assert await messages_in(connection, name) == 2
-    assert {entry.key: entry.value for entry in await cells.list()} == {"kept": b"1", "again": b"2"}
-    assert await cells.purge_markers(0.0) == 0
-    assert done(await cells.create("gone", b"3")) > last
-    assert (await cells.mark()).last_revision > last
-
-
-@pytest.mark.real
-async def test_a_key_written_again_before_its_marker_is_purged_stays(
-    nats: NatsWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = await (await nats.store()).open(BucketSpec(nats.name("racing")))
-    done(await cells.remove("k", expect=done(await cells.create("k", b"1"))))
-    purge = getattr(NatsBucket, "_purge")  # noqa: B009
-    written: list[int] = []
-
-    async def written_first(bucket: NatsBucket, marker: StoredMessage) -> None:
-        written.append(done(await bucket.create("k", b"2")))
-        await purge(bucket, marker)
-
-    monkeypatch.setattr(NatsBucket, "_purge", written_first)
-    await cells.purge_markers(0.0)
-    entry = await cells.read("k")
-    assert entry is not None and ([entry.revision], entry.value) == (written, b"2")
 
 
 @pytest.mark.real

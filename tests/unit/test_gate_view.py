@@ -1,7 +1,7 @@
 """The protocol gate's view, on a watch whose events the test writes itself."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -56,7 +56,7 @@ class ScriptedCells(Cells):
         self.watches += 1
         yield self._events()
 
-    async def purge_markers(self, older_than_s: float) -> int:
+    async def purge_markers(self, older_than_s: float, turned: Callable[[], None]) -> int:
         raise NotImplementedError
 
     def watch(self, prefix: str = "") -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:

@@ -67,7 +67,7 @@ class Maintenance:
         for cells in self._ageless:
             turned()
             try:
-                if purged := await cells.purge_markers(MARKERS_KEPT_S):
+                if purged := await cells.purge_markers(MARKERS_KEPT_S, turned):
                     _log.info("removal_markers_purged", bucket=cells.name, markers=purged)
                     done.append(f"{purged} markers purged from {cells.name}")
             except Unavailable as error:

@@ -231,14 +231,17 @@ class Cells(Protocol):
         """
         ...
 
-    async def purge_markers(self, older_than_s: float) -> int:
+    async def purge_markers(self, older_than_s: float, turned: Callable[[], None]) -> int:
         """Forget what the store keeps of keys that were removed at least so long ago; returns how many it forgot.
 
         Each goes at its own revision: a key that was written again since is not touched. Keep it far above the time in
         which a write is settled, since nobody can tell afterwards that the key was ever there.
 
+        Args:
+            turned: called as it gets on: there may be many.
+
         Raises:
-            Unavailable: nobody answered. Some may be gone.
+            Unavailable: nobody answered for some of it. Those that may be left are found by a further call.
         """
         ...
 

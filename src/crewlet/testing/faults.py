@@ -177,9 +177,9 @@ class FaultyCells(Cells):
             "remove", key, lambda check: self._cells.remove(key, expect=expect, admit=check), admit
         )
 
-    async def purge_markers(self, older_than_s: float) -> int:
+    async def purge_markers(self, older_than_s: float, turned: Callable[[], None]) -> int:
         await self._meet("purge_markers", "")
-        return await self._cells.purge_markers(older_than_s)
+        return await self._cells.purge_markers(older_than_s, turned)
 
     def watch(self, prefix: str = "") -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         return self._watch(prefix)

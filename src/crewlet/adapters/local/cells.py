@@ -6,7 +6,7 @@ start carried forward by the same counter, so it never steps.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -145,7 +145,7 @@ class LocalBucket(Cells):
         live = (self._live(key) for key in sorted(self._held) if key.startswith(prefix))
         return [entry for entry in live if entry is not None]
 
-    async def purge_markers(self, older_than_s: float) -> int:
+    async def purge_markers(self, older_than_s: float, turned: Callable[[], None]) -> int:
         """See `Cells.purge_markers`. Nothing is kept of a removed key here."""
         return 0
 

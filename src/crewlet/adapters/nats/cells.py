@@ -20,6 +20,7 @@ import structlog
 from crewlet.adapters.nats.bulk import read_bulk
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.lane import Lane
+from crewlet.adapters.nats.markers import purge_all
 from crewlet.adapters.nats.settle import Write, message_in, newest_message, settle
 from crewlet.adapters.nats.translate import (
     REPLICAS_NEED_A_CLUSTER,
@@ -263,6 +264,11 @@ class NatsBucket(Cells):
         do: it may live on a member that is behind, or whose fast clock has already let keys lapse.
         """
         check_prefix(prefix)
+        _, newest = await self._survey(prefix)
+        return [self._entry(message) for message in newest if not message.is_marker]
+
+    async def _survey(self, prefix: str) -> "tuple[StreamAnswer, list[StoredMessage]]":
+        """What the leader says of the stream, and then of each key the newest message, markers included, in order."""
         wanted = {"subjects_filter": f"{self._subjects}{prefix}>"}
         answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
         state = answer.state
@@ -274,54 +280,38 @@ class NatsBucket(Cells):
             name = f"list-{self._entropy.token(8)}"
             delivered = await read_bulk(self._connection, self._lane, self._stream, name, state.last_seq)
             found = {message.subject: message for message in delivered}
-        entries = [
-            self._entry(found[subject]) for subject in subjects if subject in found and not found[subject].is_marker
-        ]
+        newest = [found[subject] for subject in subjects if subject in found]
         missing = [subject for subject in subjects if subject not in found]
         if missing:
-            entries += await self._read_all(missing)
-            entries.sort(key=lambda entry: entry.key)
-        return entries
+            newest += await self._read_all(missing)
+            newest.sort(key=lambda message: message.subject)
+        return answer, newest
 
-    async def purge_markers(self, older_than_s: float) -> int:
+    async def purge_markers(self, older_than_s: float, turned: Callable[[], None]) -> int:
         """See `Cells.purge_markers`. Where the server ages markers by itself there is seldom one so old."""
-        live = {self._subjects + entry.key for entry in await self.list()}
-        wanted = {"subjects_filter": f"{self._subjects}>"}
-        answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
+        answer, newest = await self._survey("")
+        turned()
         if answer.ts is None:
             raise Unavailable(f"{self.name}: the broker's answer carries no time")
         oldest = answer.ts - timedelta(seconds=older_than_s)
-        purged = 0
-        for subject in sorted(set(answer.state.subjects or ()) - live):
-            found = await self._newest_of(subject.removeprefix(self._subjects))
-            if found is not None and found.is_marker and found.time <= oldest:
-                await self._purge(found)
-                purged += 1
-        return purged
+        markers = [message for message in newest if message.is_marker and message.time <= oldest]
+        return await purge_all(self._lane, self._stream, markers, turned, timeout_s=self._budget_s / 2)
 
-    async def _purge(self, marker: StoredMessage) -> None:
-        """Everything up to a marker and nothing after it: a newer write of the key has a higher sequence."""
-        body = {"filter": marker.subject, "seq": marker.seq + 1}
-        try:
-            await self._lane.api(f"STREAM.PURGE.{self._stream}", body, StreamAnswer, timeout_s=self._budget_s / 2)
-        except ApiError as error:
-            raise Unavailable(f"{self.name}: {error}") from error
-
-    async def _read_all(self, subjects: Sequence[str]) -> "list[Entry]":
+    async def _read_all(self, subjects: Sequence[str]) -> "list[StoredMessage]":
         """Read keys from the leader, many at once and without a task for each."""
-        entries: list[Entry] = []
+        newest: list[StoredMessage] = []
         on_their_way: deque[tuple[str, asyncio.Future[bytes]]] = deque()
         try:
             for subject in subjects:
                 if len(on_their_way) >= _GETS_AT_ONCE:
-                    await self._take(entries, *on_their_way.popleft())
+                    await self._take(newest, *on_their_way.popleft())
                 on_their_way.append((subject, self._read_ahead(subject)))
             while on_their_way:
-                await self._take(entries, *on_their_way.popleft())
+                await self._take(newest, *on_their_way.popleft())
         finally:
             for _, reading in on_their_way:
                 reading.cancel()
-        return entries
+        return newest
 
     def _read_ahead(self, subject: str) -> asyncio.Future[bytes]:
         body = {"last_by_subj": subject}
@@ -333,20 +323,19 @@ class NatsBucket(Cells):
             reading.cancel()
             return reading
 
-    async def _take(self, entries: "list[Entry]", subject: str, reading: asyncio.Future[bytes]) -> None:
+    async def _take(self, newest: "list[StoredMessage]", subject: str, reading: asyncio.Future[bytes]) -> None:
         """Add what was read ahead; a read that came to nothing is made again."""
         if not reading.done():
             await asyncio.wait([reading])
         if reading.cancelled() or reading.exception() is not None:
-            entry = await self.read(subject.removeprefix(self._subjects))
+            found = await self._newest_of(subject.removeprefix(self._subjects))
         else:
             try:
                 found = message_in(reading.result(), self._stream)
-                entry = None if found is None or found.is_marker else self._entry(found)
             except Unavailable:
-                entry = await self.read(subject.removeprefix(self._subjects))
-        if entry is not None:
-            entries.append(entry)
+                found = await self._newest_of(subject.removeprefix(self._subjects))
+        if found is not None:
+            newest.append(found)
 
     @asynccontextmanager
     async def watch(self, prefix: str = "") -> AsyncGenerator[AsyncIterator[WatchEvent], None]:

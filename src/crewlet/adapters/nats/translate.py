@@ -145,6 +145,12 @@ class StreamAnswer(Answer, frozen=True):
     total: int = 0
 
 
+class PurgeAnswer(Answer, frozen=True):
+    """The answer to a purge: how many messages went."""
+
+    purged: int = 0
+
+
 class AccountAnswer(Answer, frozen=True):
     """The answer to an account's info."""
 

@@ -4,7 +4,7 @@ A store across a network answers to `crewlet.testing.contracts.cells_network` as
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from crewlet.ports.cells import (
@@ -20,7 +20,7 @@ from crewlet.ports.cells import (
     WatchEvent,
     WriteResult,
 )
-from crewlet.ports.errors import Fenced, Misuse
+from crewlet.ports.errors import Fenced, Misuse, Unavailable
 from crewlet.ports.keys import MAX_VALUE_BYTES
 
 LIMIT_S = 20.0
@@ -83,6 +83,20 @@ async def until_level(events: AsyncIterator[WatchEvent]) -> tuple[list[WatchEven
         if isinstance(event, Level):
             return before, event
         before.append(event)
+
+
+def _nothing() -> None: ...
+
+
+async def forget_removed(cells: Cells, turned: Callable[[], None] = _nothing) -> None:
+    """Purge every marker, again while some of it is not answered."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                await cells.purge_markers(0.0, turned)
+                return
+            except Unavailable:
+                continue
 
 
 def keys_of(entries: Sequence[Entry]) -> list[str]:
@@ -306,6 +320,21 @@ class CellsContract:
         assert keys_of(await cells.list("seat.x.")) == ["seat.x.y"]
         assert keys_of(await cells.list("node.")) == ["node.n"]
         assert await cells.list("nobody.") == []
+
+    async def test_forgetting_what_was_removed_touches_no_key_that_is_there(self, world: CellsWorld) -> None:
+        cells = await self.bucket(world)
+        names = [f"seat.s{number:03}" for number in range(150)]
+        made = [done(result) for result in await asyncio.gather(*(cells.create(name, b"1") for name in names))]
+        for name, revision in zip(names[:100], made, strict=False):
+            done(await cells.remove(name, expect=revision))
+        last = done(await cells.create(names[0], b"2"))
+        assert await cells.purge_markers(3600.0, _nothing) == 0
+        await forget_removed(cells)
+        assert await cells.purge_markers(0.0, _nothing) == 0
+        assert keys_of(await cells.list()) == [names[0], *names[100:]]
+        assert await value_of(cells, names[0]) == b"2" and await value_of(cells, names[1]) is None
+        assert isinstance(await cells.replace(names[1], b"3", expect=made[1]), Refused)
+        assert done(await cells.create(names[1], b"3")) > last
 
     async def test_a_bad_key_prefix_revision_or_value_is_the_callers_bug(self, world: CellsWorld) -> None:
         cells = await self.bucket(world)

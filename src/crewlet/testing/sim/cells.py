@@ -294,7 +294,7 @@ class SimCells(Cells):
         check_expect(expect)
         return await self._write(key, None, expect, None, admit)
 
-    async def purge_markers(self, older_than_s: float) -> int:
+    async def purge_markers(self, older_than_s: float, turned: Callable[[], None]) -> int:
         return 0
 
     def watch(self, prefix: str = "") -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
