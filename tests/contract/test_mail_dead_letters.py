@@ -12,9 +12,11 @@ from mail_worlds import NatsWorld, nats_world
 from crewlet.adapters.nats import attachment as attachment_module
 from crewlet.adapters.nats import streams as streams_module
 from crewlet.adapters.nats.jsapi import ask
+from crewlet.adapters.nats.streams import DEAD_LETTERS, ensure_stream
 from crewlet.mail.deadletters import HEADROOM_BYTES
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.ports.deadletters import DeadLetter
+from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Bury, Delivery, Mail, MessageTooLarge, Nak, Subscription
 from crewlet.testing.brokers import Server, one_server
 from crewlet.testing.contracts.mailworld import Desk, send, until, until_backlog
@@ -97,6 +99,40 @@ async def test_a_burial_that_fails_keeps_the_mail_and_a_lost_stream_is_made_agai
         (letter,) = await letters(mail, inbox)
         assert (letter.message_id, letter.data) == ("e1", b"e1")
         assert desk.ids == ["e1"] * tries
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+@pytest.mark.parametrize("is_done", [False, True], ids=["it_never_arrived", "its_answer_is_lost"])
+async def test_a_delete_that_nobody_answered_is_not_repeated_on_another_letter_at_the_same_place(
+    server: Server, monkeypatch: pytest.MonkeyPatch, is_made_anew: bool, is_done: bool
+) -> None:
+    async with nats_world(server.urls, delivery_budget=1) as world:
+        mail, other = await world.client(), await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        await other.attach(inbox, Desk([Nak("poison")] * 2), good_until=math.inf)
+        await send(other, inbox.topic, "e1")
+        await until(world, lambda: other.tally.dead_letters == 1)
+        (letter,) = await letters(mail, inbox)
+        connection, request = world.connections[0], world.connections[0].request
+        deletes: list[str] = []
+
+        async def lossy(subject: str, payload: bytes = b"", **kwargs: Any) -> Any:
+            if not subject.startswith("$JS.API.STREAM.MSG.DELETE.") or deletes:
+                return await request(subject, payload, **kwargs)
+            deletes.append(subject)
+            if is_done:
+                await request(subject, payload, **kwargs)
+            if is_made_anew:
+                await ask(world.connections[1], "STREAM.DELETE.CREWLET_DLQ")
+                await ensure_stream(world.connections[1], DEAD_LETTERS, replicas=1, budget_s=5.0)
+                await send(other, inbox.topic, "e2")
+                await until(world, lambda: other.tally.dead_letters == 2)
+            raise Unavailable("nobody answered")
+
+        monkeypatch.setattr(connection, "request", lossy)
+        assert await mail.dead_letters.remove(letter.id) is True
+        assert [each.message_id for each in await letters(mail, inbox)] == (["e2"] if is_made_anew else [])
+        assert await mail.dead_letters.remove(letter.id) is False
 
 
 async def test_the_largest_mail_has_room_for_its_history(server: Server) -> None:

@@ -17,8 +17,9 @@ from nats.errors import Error as ClientError
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.deadletters import NatsDeadLetters
-from crewlet.adapters.nats.jsapi import Reply, ask
+from crewlet.adapters.nats.jsapi import Reply
 from crewlet.adapters.nats.leftover import Left, give_back
+from crewlet.adapters.nats.lookup import remove_message
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
 from crewlet.adapters.nats.pulls import Pulls
 from crewlet.adapters.nats.streams import NS, StreamGone, stream_of
@@ -432,6 +433,8 @@ class NatsFeed:
     async def _remove(self, sequence: int) -> None:
         """Another message answered the pull: take the wake out, so that it does not lie in the inbox."""
         try:
-            await ask(self._connection, f"STREAM.MSG.DELETE.{self._stream}", {"seq": sequence}, budget_s=0.0)
+            await remove_message(
+                self._connection, self._stream, sequence, lambda found: WAKE_HEADER in found.headers, budget_s=0.0
+            )
         except CrewletError as error:
             self._log.debug("wake_left", sequence=sequence, error=repr(error))

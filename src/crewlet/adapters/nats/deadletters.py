@@ -6,8 +6,7 @@ from typing import Any
 import structlog
 
 from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.jsapi import ask
-from crewlet.adapters.nats.lookup import read_message
+from crewlet.adapters.nats.lookup import read_message, remove_message
 from crewlet.adapters.nats.publishing import publish_raw
 from crewlet.adapters.nats.streams import DEAD_LETTERS, ensure_stream
 from crewlet.adapters.nats.translate import WRONG_LAST_SEQUENCE, ApiError, StoredMessage
@@ -60,9 +59,10 @@ class NatsDeadLetters:
         """
         letter = letter_of(subscription, delivery, headers, reason, history)
         try:
-            await self._write(letter, delivery.data)
-        except MessageTooLarge:
-            await self._write(without_history(letter), delivery.data)
+            try:
+                await self._write(letter, delivery.data)
+            except MessageTooLarge:
+                await self._write(without_history(letter), delivery.data)
         except Unavailable:
             await self._mend()
             raise
@@ -96,19 +96,13 @@ class NatsDeadLetters:
         return _letter(found) if found is not None else None
 
     async def remove(self, letter_id: str) -> bool:
-        if await self.get(letter_id) is None:
-            return False
-        try:
-            await ask(
-                self._connection,
-                f"STREAM.MSG.DELETE.{DEAD_LETTERS.name}",
-                {"seq": place_of(letter_id), "no_erase": True},
-            )
-        except ApiError as error:
-            # Also the second try of a request whose first answer was lost: what matters is that it is gone.
-            if await self.get(letter_id) is not None:
-                raise Unavailable(f"the broker did not delete the dead letter: {error}") from error
-        return True
+        self._require_live()
+
+        def is_it(found: StoredMessage) -> bool:
+            letter = _letter(found)
+            return letter is not None and letter.id == letter_id
+
+        return await remove_message(self._connection, DEAD_LETTERS.name, place_of(letter_id), is_it)
 
     async def _write(self, letter: Letter, data: bytes) -> None:
         headers = {**letter.headers, _EXPECTED: "0"}

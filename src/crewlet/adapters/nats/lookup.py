@@ -1,13 +1,14 @@
-"""Looking a message up where it lies: one read of a stream's leader each, nothing consumed."""
+"""Looking a message up where it lies, and taking it out: one read of a stream's leader each, nothing consumed."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.jsapi import ask
+from crewlet.adapters.nats.jsapi import RETRY_PAUSE_S, ask
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER
 from crewlet.adapters.nats.streams import stream_of
 from crewlet.adapters.nats.translate import NO_MESSAGE, STREAM_NOT_FOUND, ApiError, StoredMessage
@@ -18,7 +19,9 @@ LOOK_BUDGET_S = 10.0
 PLACES_REMEMBERED = 4096
 
 
-async def read_message(connection: Connection, stream: str, which: dict[str, Any]) -> StoredMessage | None:
+async def read_message(
+    connection: Connection, stream: str, which: dict[str, Any], *, budget_s: float = 5.0
+) -> StoredMessage | None:
     """One stored message, or None when the stream's leader has none such.
 
     Args:
@@ -28,12 +31,43 @@ async def read_message(connection: Connection, stream: str, which: dict[str, Any
         Unavailable: nobody answered.
     """
     try:
-        answer = await ask(connection, f"STREAM.MSG.GET.{stream}", which)
+        answer = await ask(connection, f"STREAM.MSG.GET.{stream}", which, budget_s=budget_s)
     except ApiError as error:
         if error.err_code in (NO_MESSAGE, STREAM_NOT_FOUND):
             return None
         raise Unavailable(str(error)) from error
     return msgspec.convert(answer["message"], StoredMessage)
+
+
+async def remove_message(
+    connection: Connection, stream: str, place: int, is_it: Callable[[StoredMessage], bool], *, budget_s: float = 5.0
+) -> bool:
+    """Delete the message at a place, if it is the one that is meant. Returns whether it was there.
+
+    A delete names a place and nothing else, and a stream that was made anew gives its places out again. So whoever
+    deletes looks first, before each try.
+
+    Raises:
+        Unavailable: it may be there still.
+    """
+    clock = connection.clock
+    ends = clock.elapsed() + budget_s
+    problem: Exception | None = None
+    while True:
+        found = await read_message(connection, stream, {"seq": place}, budget_s=budget_s)
+        if found is None or not is_it(found):
+            return problem is not None
+        if problem is not None and clock.elapsed() >= ends:
+            raise Unavailable(f"the broker did not delete the message at {place}: {problem}") from problem
+        try:
+            await ask(connection, f"STREAM.MSG.DELETE.{stream}", {"seq": place, "no_erase": True}, budget_s=0.0)
+            return True
+        except Unavailable as error:
+            problem = error
+        except ApiError as error:
+            # Also where somebody else took it out meanwhile: what matters is that it is gone.
+            problem, ends = error, clock.elapsed()
+        await clock.sleep(RETRY_PAUSE_S)
 
 
 class Places:
