@@ -47,6 +47,7 @@ class FireJudge:
         self._progress: dict[str, Progress] = {}
         self._fires: dict[tuple[str, str], Fire] = {}
         self._overtaken: dict[str, list[Overtaken]] = {}
+        self._came_late: set[tuple[str, str]] = set()
 
     def wrote(self, key: str, value: bytes | None) -> None:
         """A record has changed."""
@@ -110,6 +111,8 @@ class FireJudge:
             if due := schedule.newest(progress.settled, by):
                 return f"{label(due)} of {schedule.name} is not decided"
             for (name, at), fire in self._fires.items():
+                if (name, at) in self._came_late:
+                    continue
                 if name == schedule.name and fire.state == "claimed" and fire.instant < by:
                     return f"{at} of {name} is claimed and not ended"
         return ""
@@ -122,6 +125,10 @@ class FireJudge:
             self._fail("P4", f"{at} of {name} is {fire.state} before it is due")
         if fire.state == "fired" and (name, at) not in self._sent:
             self._fail("P4", f"{at} of {name} is told as fired, and its mail has not left")
+        progress = self._progress.get(name)
+        if before is None and progress is not None and fire.instant <= progress.settled:
+            # It was told as overtaken, and is ended when the schedule is late again.
+            self._came_late.add((name, at))
         self._fires[name, at] = fire
         if fire.overtaken is not None:
             self._overtaken.setdefault(name, []).append(fire.overtaken)

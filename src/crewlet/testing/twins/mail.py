@@ -355,7 +355,6 @@ class TwinFeed:
             await self._wire.ask("detach", self._close_pulls)
         except Unavailable as error:
             raise DetachUnproven(f"the broker did not confirm that {self._subscription} has no open pull") from error
-        self._is_closed = True
         if self._pull is not None:
             self._collect(self._pull)
         while self._unconfirmed:
@@ -370,6 +369,7 @@ class TwinFeed:
 
     def _close_pulls(self) -> None:
         """At the broker: whatever of this attachment is open there, also what it never heard of."""
+        self._is_closed = True
         for pull in self._opened:
             self._broker.close_pull(self._subscription, pull)
 
