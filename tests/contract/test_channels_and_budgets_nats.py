@@ -8,7 +8,8 @@ import pytest
 from cells_worlds import NatsWorld
 
 from crewlet.adapters.system.clock import SystemClock
-from crewlet.mail.channels import CHANNELS_BUCKET, MAX_ANSWER_CHARS, Channel, ChannelClosed, Channels
+from crewlet.mail.channel import MAX_ANSWER_CHARS, Channel, ChannelClosed
+from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.ports.cells import BucketSpec
 from crewlet.turns.budget import Caps
 from crewlet.turns.budgetgate import BudgetGate

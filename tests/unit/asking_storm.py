@@ -8,7 +8,8 @@ from typing import Any
 from node_rig import TTL_S, Fleet
 
 from crewlet.company.model import Seat
-from crewlet.mail.channels import CHANNELS_BUCKET, MAX_ANSWER_CHARS, UNANSWERED, Channel, ChannelClosed, Channels
+from crewlet.mail.channel import MAX_ANSWER_CHARS, UNANSWERED, Channel, ChannelClosed
+from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
 from crewlet.mail.pauses import PAUSES_BUCKET, Pauses, Wish

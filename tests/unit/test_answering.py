@@ -10,7 +10,8 @@ from crewlet.company.model import Company, Seat
 from crewlet.duties.answering import ChannelSweep
 from crewlet.duties.asking import Asking
 from crewlet.mail import topics
-from crewlet.mail.channels import CHANNELS_BUCKET, Channel, Channels
+from crewlet.mail.channel import Channel
+from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.mail.outbox import Outbox
 from crewlet.ports.errors import Unavailable
 from crewlet.testing.twins.mail import TwinMail

@@ -13,7 +13,8 @@ from crewlet.company.model import Company, Reply, ScriptRunner, Seat
 from crewlet.duties.answering import ChannelSweep
 from crewlet.duties.asking import Asking
 from crewlet.mail import topics
-from crewlet.mail.channels import CHANNELS_BUCKET, KEPT_S, MAX_ANSWER_CHARS, Channel, ChannelClosed, Channels
+from crewlet.mail.channel import MAX_ANSWER_CHARS, Channel, ChannelClosed
+from crewlet.mail.channels import CHANNELS_BUCKET, KEPT_S, Channels
 from crewlet.mail.outbox import Outbox, UnknownSeat
 from crewlet.ports.cells import Cells, Entry, WriteResult
 from crewlet.ports.errors import Unavailable

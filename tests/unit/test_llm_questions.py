@@ -12,7 +12,8 @@ from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.company.model import LlmRunner, Seat
-from crewlet.mail.channels import CHANNELS_BUCKET, Channel, Channels
+from crewlet.mail.channel import Channel
+from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.ports.mail import Ack, Delivery
 from crewlet.testing.modelserver import Answer, Call, Say, model_server
 from crewlet.turns.runners.llm import LlmTurns

@@ -7,7 +7,8 @@ import pytest
 from node_rig import Fleet
 
 from crewlet.company.model import Seat
-from crewlet.mail.channels import CHANNELS_BUCKET, Channel, Channels
+from crewlet.mail.channel import Channel
+from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.node.assembly import Node
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.turn import Runner, Turn, TurnResult

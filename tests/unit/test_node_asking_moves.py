@@ -8,7 +8,7 @@ import pytest
 from node_rig import Fleet
 
 from crewlet.company.model import Seat
-from crewlet.mail.channels import UNANSWERED
+from crewlet.mail.channel import UNANSWERED
 from crewlet.mail.pauses import PAUSES_BUCKET, Pauses, Wish
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.turn import Runner, Turn, TurnResult

@@ -12,9 +12,11 @@ import msgspec
 import pytest
 from asking_storm import storm
 
+import crewlet.mail.channel
 import crewlet.mail.channels
 import crewlet.turns.dispatch
-from crewlet.mail.channels import Channel, ChannelClosed, Channels, Opened, Swept, digest_of
+from crewlet.mail.channel import Channel, ChannelClosed, digest_of
+from crewlet.mail.channels import Channels, Opened, Swept
 from crewlet.mail.work_key import channel_mail_id
 from crewlet.ports.errors import Unavailable
 from crewlet.testing.virtual import in_virtual_time
@@ -100,7 +102,7 @@ def _an_answer_that_is_sent_again_is_other_mail(patch: Patch) -> None:
         known = channel_mail_id(channel_id, part)
         return known if part == "request" else f"{known[:-6]}{next(numbers):06}"
 
-    patch.setattr(crewlet.mail.channels, "channel_mail_id", id_of)
+    patch.setattr(crewlet.mail.channel, "channel_mail_id", id_of)
 
 
 @plant("ask .*: refused")

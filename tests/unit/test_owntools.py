@@ -6,7 +6,8 @@ import pytest
 from dispatch_desk import Desk, delivery, event, mails
 
 from crewlet.adapters.local.cells import LocalCells
-from crewlet.mail.channels import CHANNELS_BUCKET, KEPT_S, Channel, ChannelClosed, Channels
+from crewlet.mail.channel import Channel, ChannelClosed
+from crewlet.mail.channels import CHANNELS_BUCKET, KEPT_S, Channels
 from crewlet.mail.work_key import outgoing_id, work_key
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.history import Progressed

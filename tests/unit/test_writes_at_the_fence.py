@@ -7,7 +7,8 @@ import pytest
 from dispatch_desk import Desk, delivery, event, mails
 
 from crewlet.adapters.local.cells import LocalCells
-from crewlet.mail.channels import CHANNELS_BUCKET, Channel, Channels
+from crewlet.mail.channel import Channel
+from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.mail.ledger import LEDGER_BUCKET
 from crewlet.ports.cells import Cells, WriteResult
 from crewlet.ports.mail import Ack, Defer, NoMailbox

@@ -5,7 +5,8 @@ import structlog
 
 from crewlet.duties.asking import Asking
 from crewlet.duties.frame import Turned
-from crewlet.mail.channels import Channels, Found
+from crewlet.mail.channel import Found
+from crewlet.mail.channels import Channels
 from crewlet.mail.outbox import Outbox, UnknownSeat
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import MailRefused

@@ -5,19 +5,16 @@ compare-and-set before the answer leaves, with the answer in it, so that whoever
 deliver it, under an id that makes a repeat the same mail. What is delivered is remembered without its texts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from hashlib import sha256
-from typing import Literal
+from datetime import timedelta
 
 import msgspec
 import structlog
 
-from crewlet.mail.envelope import Envelope
-from crewlet.mail.work_key import channel_mail_id
-from crewlet.ports.cells import Admit, BucketSpec, Cells, Done, Entry, Refused, Unknown, landed
-from crewlet.ports.errors import CrewletError, Misuse, Unavailable
+from crewlet.mail.channel import Channel, ChannelClosed, Found, digest_of, is_id, key_of, read, read_all
+from crewlet.ports.cells import Admit, BucketSpec, Cells, Done, Refused, Unknown, landed
+from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import MessageTooLarge
 
 CHANNELS_BUCKET = BucketSpec("crewlet_channels")
@@ -27,85 +24,10 @@ IDLE_S = 3600.0
 """A question that nobody has answered for so long is closed, and its asker told."""
 KEPT_S = 7 * 24 * 3600.0
 """How long a closed channel is remembered: as long as the ledger knows its wakes."""
-MAX_ANSWER_CHARS = 100_000
-"""Of a question too. One of control characters alone takes six bytes for each: with little beside it, a record takes
-that."""
-
 _QUOTED_CHARS = 2_000
-
 _TRIES = 20
 _DELIVERED_WITHIN_S = 60.0
-UNANSWERED = "Nobody has answered this question within an hour; the channel is closed."
-
 _log = structlog.get_logger()
-
-
-class ChannelClosed(CrewletError):
-    """The question is answered, was given up, or is not this seat's to answer."""
-
-
-class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One channel.
-
-    Attributes:
-        asker, to: who asks whom.
-        question: the beginning of its text, as the answer quotes it; "" once that is delivered.
-        depth: how often the work was passed on, the question included.
-        trace_id: of the asking turn.
-        state: `open`, `answered`, or `idle` where it was closed without an answer.
-        answer: its text; "" once it is delivered.
-        digest: of the text.
-        by_work: the work of the mail by which it was answered, which may say so again.
-        is_delivered: the mail with the answer is in the asker's inbox.
-        upon: the channels in which the asker itself was asked, and that it may answer when it knows the answer.
-    """
-
-    asker: str
-    to: str
-    question: str
-    depth: int = 0
-    trace_id: str = ""
-    state: Literal["open", "answered", "idle"] = "open"
-    answer: str = ""
-    digest: str = ""
-    by_work: str = ""
-    is_delivered: bool = False
-    upon: tuple[str, ...] = ()
-
-    def request(self, channel_id: str, question: str, timestamp: str, parent_turn_id: str) -> Envelope:
-        """The mail with the question, in full."""
-        return Envelope(
-            id=channel_mail_id(channel_id, "request"),
-            type="a2a_request",
-            timestamp=timestamp,
-            source=f"seat:{self.asker}",
-            to=self.to,
-            body=question,
-            payload={"channel": channel_id},
-            trace_id=self.trace_id,
-            delegation_depth=self.depth,
-            parent_turn_id=parent_turn_id,
-        )
-
-    def message(self, channel_id: str, timestamp: str, parent_turn_id: str = "") -> Envelope:
-        """The mail with the answer. It lies no deeper than its question."""
-        payload: dict[str, object] = {"channel": channel_id, "question": self.question}
-        if self.upon:
-            payload["upon"] = list(self.upon)
-        if self.state == "idle":
-            payload["is_unanswered"] = True
-        return Envelope(
-            id=channel_mail_id(channel_id, "message"),
-            type="a2a_message",
-            timestamp=timestamp,
-            source=f"seat:{self.to}" if self.state == "answered" else "program",
-            to=self.asker,
-            body=self.answer if self.state == "answered" else UNANSWERED,
-            payload=payload,
-            trace_id=self.trace_id,
-            delegation_depth=self.depth,
-            parent_turn_id=parent_turn_id,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +36,6 @@ class Opened:
 
     channel: Channel
     revision: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A channel as the store has it."""
-
-    id: str
-    channel: Channel
-    revision: int
-    written_at: datetime
 
 
 class Channels:
@@ -143,7 +55,7 @@ class Channels:
             ChannelClosed: its record cannot be read here.
         """
         kept = msgspec.structs.replace(channel, question=channel.question[:_QUOTED_CHARS])
-        match await self._cells.create(_key(channel_id), msgspec.json.encode(kept), admit=admit):
+        match await self._cells.create(key_of(channel_id), msgspec.json.encode(kept), admit=admit):
             case Done(revision):
                 _log.info("channel_opened", channel=channel_id, asker=channel.asker, to=channel.to)
                 return Opened(kept, revision)
@@ -161,7 +73,7 @@ class Channels:
         What cannot be taken back is given up later, and its asker told.
         """
         if opened.revision:
-            await self._cells.remove(_key(channel_id), expect=opened.revision, admit=admit)
+            await self._cells.remove(key_of(channel_id), expect=opened.revision, admit=admit)
 
     async def find(self, channel_id: str) -> Found | None:
         """A channel, or None.
@@ -171,11 +83,11 @@ class Channels:
             ChannelClosed: its record cannot be read here.
         """
         try:
-            key = _key(channel_id)
+            key = key_of(channel_id)
         except ValueError:
             return None
         entry = await self._cells.read(key)
-        return _found(entry) if entry is not None else None
+        return read(entry) if entry is not None else None
 
     async def answer(self, channel_id: str, *, by: str, text: str, work: str, admit: Admit | None = None) -> Channel:
         """Close a channel with its answer. A repeat by the same unit of work finds the answer that it gave.
@@ -191,7 +103,7 @@ class Channels:
         """
         for _ in range(_TRIES):
             found = await self.find(channel_id)
-            if found is None and _is_id(channel_id):
+            if found is None and is_id(channel_id):
                 await self._bar(channel_id, by, admit)
             if found is None or found.channel.to != by:
                 raise ChannelClosed(f"no question {channel_id!r} waits for an answer of {by}")
@@ -234,7 +146,7 @@ class Channels:
         now = (await self._cells.mark()).store_now
         removed = 0
         undelivered: list[Found] = []
-        channels, unreadable = _read(await self._cells.list())
+        channels, unreadable = read_all(await self._cells.list())
         busy = {
             upon
             for found in channels
@@ -252,7 +164,7 @@ class Channels:
                     _log.warning("channel_idle_closed", channel=found.id, asker=channel.asker, to=channel.to)
                     undelivered.append(Found(found.id, closed, 0, now))
             elif age >= timedelta(seconds=KEPT_S):
-                if isinstance(await self._cells.remove(_key(found.id), expect=found.revision), Done):
+                if isinstance(await self._cells.remove(key_of(found.id), expect=found.revision), Done):
                     removed += 1
                     if not channel.is_delivered:
                         _log.warning("channel_answer_dropped", channel=found.id, asker=channel.asker)
@@ -269,7 +181,7 @@ class Channels:
             Unavailable: it may be there; look again.
         """
         barred = Channel("", by, "", state="idle", is_delivered=True)
-        result = await self._cells.create(_key(channel_id), msgspec.json.encode(barred), admit=admit)
+        result = await self._cells.create(key_of(channel_id), msgspec.json.encode(barred), admit=admit)
         if not landed(result, "nobody said whether there is such a channel"):
             raise Unavailable(f"the channel {channel_id} was not found, and is there")
 
@@ -282,7 +194,7 @@ class Channels:
         """
         try:
             value = msgspec.json.encode(channel)
-            result = await self._cells.replace(_key(found.id), value, expect=found.revision, admit=admit)
+            result = await self._cells.replace(key_of(found.id), value, expect=found.revision, admit=admit)
         except Misuse as error:
             raise MessageTooLarge(f"the answer is too long for the store: {error}") from error
         return landed(result, "nobody said whether the channel is changed")
@@ -301,44 +213,3 @@ class Swept:
     undelivered: tuple[Found, ...]
     removed: int
     unreadable: tuple[str, ...] = ()
-
-
-def digest_of(text: str) -> str:
-    """By which an answer is known again."""
-    return sha256(text.encode()).hexdigest()
-
-
-_CHARS = frozenset("0123456789abcdef-")
-
-
-def _is_id(channel_id: str) -> bool:
-    return 0 < len(channel_id) <= 64 and _CHARS.issuperset(channel_id)
-
-
-def _key(channel_id: str) -> str:
-    if not _is_id(channel_id):
-        raise ValueError(f"{channel_id!r} is no channel")
-    return f"channel.{channel_id}"
-
-
-def _read(entries: Sequence[Entry]) -> tuple[Sequence[Found], Sequence[str]]:
-    """The channels, and what is wrong with the records that are none."""
-    channels: list[Found] = []
-    unreadable: list[str] = []
-    for entry in entries:
-        try:
-            channels.append(_found(entry))
-        except ChannelClosed as error:
-            unreadable.append(str(error))
-    return channels, unreadable
-
-
-def _found(entry: Entry) -> Found:
-    channel_id = entry.key.partition(".")[2]
-    if not _is_id(channel_id):
-        raise ChannelClosed(f"the record {entry.key} is no channel's")
-    try:
-        channel = msgspec.json.decode(entry.value, type=Channel)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ChannelClosed(f"the record {entry.key} cannot be read here: {error}") from error
-    return Found(channel_id, channel, entry.revision, entry.written_at)

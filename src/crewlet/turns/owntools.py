@@ -9,7 +9,8 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from crewlet.mail.channels import MAX_ANSWER_CHARS, Channel, ChannelClosed, Channels, digest_of
+from crewlet.mail.channel import MAX_ANSWER_CHARS, Channel, ChannelClosed, digest_of
+from crewlet.mail.channels import Channels
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.errors import Unavailable

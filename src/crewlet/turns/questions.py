@@ -6,7 +6,8 @@ from typing import cast
 
 import structlog
 
-from crewlet.mail.channels import ChannelClosed, Channels
+from crewlet.mail.channel import ChannelClosed
+from crewlet.mail.channels import Channels
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import work_key
 from crewlet.ports.errors import Unavailable

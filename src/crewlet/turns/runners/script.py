@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from crewlet.company.model import Fail, Reply, ScriptRunner, ScriptStep, Send, Sleep
-from crewlet.mail.channels import ChannelClosed
+from crewlet.mail.channel import ChannelClosed
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Misuse

@@ -1,6 +1,6 @@
 """Where a turn's answer goes, for a runner that only has a text."""
 
-from crewlet.mail.channels import MAX_ANSWER_CHARS, ChannelClosed
+from crewlet.mail.channel import MAX_ANSWER_CHARS, ChannelClosed
 from crewlet.turns.turn import Turn
 
 

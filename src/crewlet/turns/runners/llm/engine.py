@@ -9,7 +9,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
 from crewlet.company.model import LlmRunner
-from crewlet.mail.channels import ChannelClosed
+from crewlet.mail.channel import ChannelClosed
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
