@@ -6,7 +6,7 @@ import pytest
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.publishing import publish_raw
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.testing.virtual import VirtualClock, in_virtual_time
 
 
@@ -29,6 +29,23 @@ class _Deaf:
     async def request(self, topic: str, *_: Any, **__: Any) -> None:
         self.asked.append(topic)
         raise Unavailable("nobody answered")
+
+
+class _Changed(_Deaf):
+    """Nobody answers the first try, which may have landed; the second is refused."""
+
+    async def request(self, topic: str, *_: Any, **__: Any) -> None:
+        self.asked.append(topic)
+        if len(self.asked) == 1:
+            raise Unavailable("nobody answered")
+        raise Misuse("too large by now")
+
+
+@in_virtual_time
+async def test_a_refusal_says_nothing_of_an_earlier_try_that_nobody_answered() -> None:
+    connection = _Changed(0.0)
+    with pytest.raises(Unavailable, match="too large by now"):
+        await publish_raw(cast("Connection", connection), "crewlet.agent.a.inbox", b"x", {}, message_id="m")
 
 
 @pytest.mark.parametrize(("still_s", "tries"), [(150.0, 1), (1.0, 34)])

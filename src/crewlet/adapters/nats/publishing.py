@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import MESSAGE_EXCEEDS_MAXIMUM, REQUEST_TIMEOUT_S, ask, parse
 from crewlet.adapters.nats.streams import stream_of
-from crewlet.adapters.nats.translate import ID_IN_PROCESS, UNDECIDED_SEQUENCE, ApiError
+from crewlet.adapters.nats.translate import ID_IN_PROCESS, UNDECIDED_SEQUENCE, WRONG_LAST_SEQUENCE, ApiError
 from crewlet.ports.errors import CrewletError, Misuse, NotLive, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, Published, StoreFull
 
@@ -52,13 +52,13 @@ async def publish_raw(
             return Published(int(reply["seq"]), is_first and bool(reply.get("duplicate", False)))
         except (NotLive, StoreFull):
             raise
-        except Misuse as error:
-            raise MessageTooLarge(str(error)) from error
-        except ApiError as error:
-            if error.err_code == MESSAGE_EXCEEDS_MAXIMUM:
-                raise MessageTooLarge(str(error)) from error
-            if error.err_code not in _UNDECIDED:
-                raise MailRefused(str(error)) from error
+        except (Misuse, ApiError) as error:
+            code = error.err_code if isinstance(error, ApiError) else MESSAGE_EXCEEDS_MAXIMUM
+            if code not in _UNDECIDED:
+                if not is_first and code != WRONG_LAST_SEQUENCE:
+                    # This try kept nothing; the one that nobody answered may have.
+                    raise Unavailable(f"the broker did not confirm the message, and refuses it now: {error}") from error
+                raise (MessageTooLarge if code == MESSAGE_EXCEEDS_MAXIMUM else MailRefused)(str(error)) from error
             unsure = Unavailable(f"the broker has not decided on the message yet: {error}")
         except Unavailable as error:
             unsure = error
