@@ -1,75 +1,28 @@
-"""Questions between seats under attack: too long, too deep, refused, unreadable, late, lost, or swept half way."""
+"""Questions between seats under attack: too long, too deep, refused, unreadable, late or lost."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+from channels_rig import TTL_S, turned, watched
 from dispatch_desk import Desk, delivery, event, mails
 
-from crewlet.adapters.local.cells import LocalCells
 from crewlet.company.model import Company, Reply, ScriptRunner, Seat
 from crewlet.duties.answering import ChannelSweep
 from crewlet.duties.asking import Asking
-from crewlet.mail import topics
 from crewlet.mail.channel import MAX_ANSWER_CHARS, Channel, ChannelClosed
-from crewlet.mail.channels import CHANNELS_BUCKET, KEPT_S, Channels
-from crewlet.mail.outbox import Outbox, UnknownSeat
-from crewlet.ports.cells import Cells, Entry, WriteResult
+from crewlet.mail.channels import KEPT_S
+from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.keys import MAX_VALUE_BYTES
 from crewlet.ports.mail import Ack, Defer, Nak, NoMailbox
 from crewlet.ports.tools import ToolAnswer
-from crewlet.testing.twins.mail import TwinMail
-from crewlet.testing.twins.mailbroker import TwinBroker
 from crewlet.testing.virtual import VirtualClock, in_virtual_time
 from crewlet.turns.runners.script import ScriptTurns
 from crewlet.turns.turn import Turn, TurnBroke, TurnResult
 
-TTL_S = 30.0
 WORST = "\x01" * MAX_ANSWER_CHARS
-
-
-class Watched:
-    """A bucket that counts what it is asked, and may be told what to do first."""
-
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
-        self.asked: list[str] = []
-        self.biggest = 0
-        self.before: Callable[[str], Awaitable[None]] | None = None
-        self.blind_reads = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cells, name)
-
-    async def _note(self, request: str) -> None:
-        self.asked.append(request)
-        if self.before is not None:
-            await self.before(request)
-
-    async def read(self, key: str) -> Entry | None:
-        await self._note("read")
-        if self.blind_reads:
-            self.blind_reads -= 1
-            return None
-        return await self._cells.read(key)
-
-    async def create(self, key: str, value: bytes, **how: Any) -> WriteResult:
-        await self._note("create")
-        self.biggest = max(self.biggest, len(value))
-        return await self._cells.create(key, value, **how)
-
-    async def replace(self, key: str, value: bytes, **how: Any) -> WriteResult:
-        await self._note("replace")
-        self.biggest = max(self.biggest, len(value))
-        return await self._cells.replace(key, value, **how)
-
-
-async def _watched(clock: VirtualClock) -> tuple[Watched, Channels]:
-    cells = Watched(await LocalCells(clock).open(CHANNELS_BUCKET))
-    return cells, Channels(cast("Cells", cells))
 
 
 async def _call(turn: Turn, tool: str, **arguments: Any) -> ToolAnswer:
@@ -79,9 +32,6 @@ async def _call(turn: Turn, tool: str, **arguments: Any) -> ToolAnswer:
 
 def _request(channel: str = "0a-1", *, id: str = "r1", **more: Any) -> Any:
     return delivery(event(id, type="a2a_request", source="seat:bob", payload={"channel": channel}, **more))
-
-
-def _turned() -> None: ...
 
 
 @in_virtual_time
@@ -95,7 +45,7 @@ async def test_the_longest_question_and_the_longest_answer_fit_the_store_whateve
 
     told: list[ToolAnswer] = []
     desk = Desk(script)
-    cells, desk.channels = await _watched(desk.clock)
+    cells, desk.channels = await watched(desk.clock)
     await desk.open()
     assert await desk.handle_mail(*mails("a")) == Ack()
     (asked,) = desk.mail.published
@@ -119,7 +69,7 @@ async def test_a_question_that_is_refused_leaves_no_channel_behind_and_may_be_as
 
     told: list[ToolAnswer] = []
     desk = Desk(script)
-    cells, desk.channels = await _watched(desk.clock)
+    cells, desk.channels = await watched(desk.clock)
     desk.mail.answers = [NoMailbox("there is no mailbox")]
     for _ in range(3):
         await desk.open()  # each ledger knows nothing of the run before
@@ -145,7 +95,7 @@ def test_work_that_nobody_would_take_further_asks_nobody(depth: int, may_ask: bo
     @in_virtual_time
     async def case() -> None:
         desk = Desk(script)
-        cells, desk.channels = await _watched(desk.clock)
+        cells, desk.channels = await watched(desk.clock)
         await desk.open()
         assert await desk.handle_mail(delivery(event("a", delegation_depth=depth))) == Ack()
         assert told[0].is_error is not may_ask, told
@@ -159,7 +109,7 @@ def test_the_first_reply_of_a_script_answers_the_question_in_its_mail(replies: t
     @in_virtual_time
     async def case() -> None:
         desk = Desk()
-        _, desk.channels = await _watched(desk.clock)
+        _, desk.channels = await watched(desk.clock)
         await desk.channels.open("0a-1", Channel("bob", "alice", "how?"))
         script = ScriptRunner(tuple(Reply(text) for text in replies))
         desk.runner = cast("Any", ScriptTurns(clock=desk.clock))
@@ -181,7 +131,7 @@ async def test_two_equal_questions_of_a_turn_are_two_and_a_re_run_asks_the_same_
         raise TurnBroke("coughed")
 
     desk = Desk(script)
-    cells, desk.channels = await _watched(desk.clock)
+    cells, desk.channels = await watched(desk.clock)
     for _ in range(2):
         await desk.open()
         assert await desk.handle_mail(*mails("a")) == Ack()
@@ -203,7 +153,7 @@ def test_a_turn_that_is_fenced_between_record_and_mail_is_taken_up_by_its_re_run
     @in_virtual_time
     async def case() -> None:
         desk = Desk(script)
-        cells, desk.channels = await _watched(desk.clock)
+        cells, desk.channels = await watched(desk.clock)
         if at == "answer":
             await desk.channels.open("0a-1", Channel("bob", "alice", "how?"))
         mail = _request() if at == "answer" else mails("a")[0]
@@ -228,7 +178,7 @@ def test_a_turn_that_is_fenced_between_record_and_mail_is_taken_up_by_its_re_run
 @in_virtual_time
 async def test_an_answer_is_not_refused_because_the_store_was_behind() -> None:
     clock = VirtualClock()
-    cells, channels = await _watched(clock)
+    cells, channels = await watched(clock)
     await channels.open("0a", Channel("bob", "alice", "how?"))
     cells.blind_reads = 1
     with pytest.raises(Unavailable):
@@ -239,13 +189,13 @@ async def test_an_answer_is_not_refused_because_the_store_was_behind() -> None:
 @in_virtual_time
 async def test_a_channel_that_is_not_there_is_closed_for_good_by_the_first_who_wants_to_answer_in_it() -> None:
     clock = VirtualClock()
-    cells, channels = await _watched(clock)
+    cells, channels = await watched(clock)
     for _ in range(2):
         with pytest.raises(ChannelClosed):
             await channels.answer("0a", by="alice", text="so", work="w")
     assert (await channels.open("0a", Channel("bob", "alice", "how?"))).channel.state == "idle"
     await clock.sleep(KEPT_S + 1)
-    assert (await channels.sweep(_turned)).removed == 1 and await cells.list() == []
+    assert (await channels.sweep(turned)).removed == 1 and await cells.list() == []
 
 
 @pytest.mark.parametrize(
@@ -260,7 +210,7 @@ def test_a_record_that_cannot_be_read_stops_neither_the_sweep_nor_a_turn(value: 
     @in_virtual_time
     async def case() -> None:
         desk = Desk(script)
-        cells, desk.channels = await _watched(desk.clock)
+        cells, desk.channels = await watched(desk.clock)
         await cells.create("channel.0a-1", value)
         await desk.channels.open("0b", Channel("bob", "alice", "how?"))
         await desk.open()
@@ -268,7 +218,7 @@ def test_a_record_that_cannot_be_read_stops_neither_the_sweep_nor_a_turn(value: 
         await desk.clock.sleep(3601)
         sweep = ChannelSweep(desk.channels, desk.outbox, Asking(TTL_S, desk.clock))
         with pytest.raises(Unavailable, match="0a-1 cannot be read"):
-            await sweep.sweep(_turned)
+            await sweep.sweep(turned)
         assert [mail.payload["channel"] for mail in desk.mail.published] == ["0b"]
 
     case()
@@ -279,13 +229,13 @@ def test_a_question_that_nobody_waits_for_runs_no_turn(state: str) -> None:
     @in_virtual_time
     async def case() -> None:
         desk = Desk()
-        _, desk.channels = await _watched(desk.clock)
+        _, desk.channels = await watched(desk.clock)
         await desk.channels.open("0a-1", Channel("bob", "alice", "how?"))
         if state == "answered":
             await desk.channels.answer("0a-1", by="alice", text="so", work="other")
         else:
             await desk.clock.sleep(3601)
-            await desk.channels.sweep(_turned)
+            await desk.channels.sweep(turned)
         await desk.open()
         assert await desk.handle_mail(_request()) == Ack()
         assert desk.ran == [] and "turn_trigger_skipped" in desk.events()
@@ -304,7 +254,7 @@ async def test_a_turn_that_broke_after_its_answer_runs_again_and_does_the_rest()
         return TurnResult("delivered")
 
     desk = Desk(script)
-    _, desk.channels = await _watched(desk.clock)
+    _, desk.channels = await watched(desk.clock)
     await desk.channels.open("0a-1", Channel("bob", "alice", "how?"))
     await desk.open()
     assert isinstance(await desk.handle_mail(_request()), Nak)
@@ -327,7 +277,7 @@ def test_questions_that_come_back_beside_a_third_run_again_whatever_was_answered
 
     @in_virtual_time
     async def case() -> None:
-        _, desk.channels = await _watched(desk.clock)
+        _, desk.channels = await watched(desk.clock)
         asked = [f"0a-{number}" for number in (1, 2, 3)]
         for channel in asked:
             await desk.channels.open(channel, Channel("bob", "alice", "how?"))
@@ -349,7 +299,7 @@ async def test_a_question_that_was_answered_upon_a_colleagues_word_is_not_worked
         return TurnResult("delivered")
 
     desk = Desk(script)
-    _, desk.channels = await _watched(desk.clock)
+    _, desk.channels = await watched(desk.clock)
     for channel in ("0a-1", "0a-2"):
         await desk.channels.open(channel, Channel("bob", "alice", "how?"))
     word = event("w1", type="a2a_message", source="seat:carol", payload={"channel": "0c", "upon": ["0a-1"]})
@@ -362,7 +312,7 @@ async def test_a_question_that_was_answered_upon_a_colleagues_word_is_not_worked
 @in_virtual_time
 async def test_the_questions_of_a_turn_are_looked_up_at_the_same_time() -> None:
     desk = Desk()
-    cells, desk.channels = await _watched(desk.clock)
+    cells, desk.channels = await watched(desk.clock)
     asked = [f"0a-{number}" for number in range(10)]
     for channel in asked:
         await desk.channels.open(channel, Channel("bob", "alice", "how?"))
@@ -384,7 +334,7 @@ async def test_an_ask_costs_the_same_beside_ten_thousand_open_channels_and_a_swe
         return TurnResult("delivered")
 
     desk = Desk(script)
-    cells, desk.channels = await _watched(desk.clock)
+    cells, desk.channels = await watched(desk.clock)
     await desk.open()
 
     async def costs(trigger: str) -> Sequence[str]:
@@ -406,115 +356,6 @@ async def test_an_ask_costs_the_same_beside_ten_thousand_open_channels_and_a_swe
     swept = await desk.channels.sweep(lambda: beats.append(desk.clock.elapsed()))
     assert len(swept.undelivered) == 10_002
     assert max(later - earlier for earlier, later in pairwise(beats)) <= 0.11
-
-
-class _Company:
-    """A twin of the broker, channels, and a sweep by a node of any document."""
-
-    def __init__(self, *handles: str) -> None:
-        self.clock = VirtualClock()
-        self.handles = handles
-        self.mail = TwinMail(TwinBroker(self.clock, ack_window_s=TTL_S), fault=self._fault)
-        self.at_publish: Callable[[], Awaitable[None]] | None = None
-
-    async def open(self) -> "_Company":
-        await self.mail.start()
-        for handle in self.handles:
-            for subscription in topics.mailbox(handle):
-                await self.mail.ensure_subscription(subscription)
-        self.cells, self.channels = await _watched(self.clock)
-        return self
-
-    async def _fault(self, request: str) -> None:
-        if request == "publish" and self.at_publish is not None:
-            await self.at_publish()
-
-    def sweep(self, *handles: str) -> ChannelSweep:
-        company = Company("acme", tuple(Seat(handle) for handle in handles or self.handles))
-        return ChannelSweep(
-            self.channels, Outbox(self.mail, lambda: company, self.clock, "n1"), Asking(TTL_S, self.clock)
-        )
-
-    async def in_inbox(self, handle: str) -> int:
-        backlog = await self.mail.waiting(topics.inbox(handle))
-        return backlog.waiting if backlog is not None else -1
-
-
-@in_virtual_time
-async def test_a_sweep_that_dies_between_closing_and_telling_is_finished_by_the_next() -> None:
-    company = await _Company("bob", "alice").open()
-    for number in range(3):
-        await company.channels.open(f"0{number}", Channel("bob", "alice", "how?"))
-    await company.clock.sleep(3601)
-    reached = asyncio.Event()
-
-    async def stuck() -> None:
-        reached.set()
-        await asyncio.Event().wait()
-
-    company.at_publish = stuck
-    dying = asyncio.create_task(company.sweep().sweep(_turned))
-    await reached.wait()
-    dying.cancel()
-    await asyncio.wait([dying])
-    company.at_publish = None
-    assert await company.in_inbox("bob") == 0
-    await company.clock.sleep(900)
-    assert await company.sweep().sweep(_turned) == "3 answers delivered"
-    assert await company.in_inbox("bob") == 3
-    await company.clock.sleep(900)
-    assert await company.sweep().sweep(_turned) == ""
-
-
-@in_virtual_time
-async def test_two_sweeps_and_an_answer_at_once_tell_the_asker_once() -> None:
-    company = await _Company("bob", "alice").open()
-    for number in range(20):
-        await company.channels.open(f"{number:02x}", Channel("bob", "alice", "how?"))
-    await company.clock.sleep(3601)
-
-    async def slowly(request: str) -> None:
-        await company.clock.sleep(0.01)
-
-    company.cells.before = slowly
-
-    async def answer(number: int) -> bool:
-        try:
-            await company.channels.answer(f"{number:02x}", by="alice", text="so", work="w")
-        except ChannelClosed:
-            return False
-        return True
-
-    outcomes = await asyncio.gather(
-        company.sweep().sweep(_turned), company.sweep().sweep(_turned), *(answer(number) for number in range(20))
-    )
-    answered = sum(1 for outcome in outcomes[2:] if outcome)
-    assert 0 < answered < 20, "neither side won anything: the race is none"
-    assert await company.in_inbox("bob") == 20 - answered
-    await company.clock.sleep(900)
-    await asyncio.gather(company.sweep().sweep(_turned), company.sweep().sweep(_turned))
-    assert await company.in_inbox("bob") == 20
-
-
-@in_virtual_time
-async def test_an_answer_whose_asker_this_document_does_not_name_waits_for_a_node_whose_document_does() -> None:
-    company = await _Company("new", "alice").open()
-    await company.channels.open("0a", Channel("new", "alice", "how?"))
-    await company.channels.answer("0a", by="alice", text="so", work="w")
-    await company.clock.sleep(900)
-    assert await company.sweep("alice").sweep(_turned) == ""
-    await company.clock.sleep(900)
-    assert await company.sweep("new", "alice").sweep(_turned) == "1 answers delivered"
-    assert await company.in_inbox("new") == 1
-
-
-@in_virtual_time
-async def test_an_answer_that_nobody_may_have_is_forgotten_after_a_week() -> None:
-    company = await _Company("alice").open()
-    await company.channels.open("0a", Channel("gone", "alice", "how?"))
-    await company.channels.answer("0a", by="alice", text="so", work="w")
-    await company.clock.sleep(KEPT_S + 1)
-    assert await company.sweep().sweep(_turned) == "1 channels forgotten"
 
 
 @pytest.mark.parametrize("length", [64, 1_000_000])
