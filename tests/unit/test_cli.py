@@ -1,10 +1,13 @@
 """The command line without a node: arguments, files, exit codes, and one sentence for each thing that is wrong."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +205,46 @@ def test_init_overwrites_nothing_and_writes_nothing_beside_it(name: str, tmp_pat
         f"crewlet: {name}: the file is there already, and nothing was written; remove it, or name another folder.\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("named", "in_the_way"),
+    [
+        ("plain", "plain: it is not a folder"),
+        ("plain/below", "plain: it is not a folder"),
+        ("dangling", "dangling: a link that leads nowhere"),
+        ("/proc/company", "/proc/company: no such file or directory"),
+        ("x" * 300, f"{'x' * 300}: file name too long"),
+    ],
+)
+def test_init_needs_a_folder_and_says_what_is_in_the_way(
+    named: str, in_the_way: str, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "plain").write_text("mine")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert main(["init", named]) == 78
+    assert capsys.readouterr().err == (
+        f"crewlet: the folder {named} cannot be used: {in_the_way}; name one that this user may write to.\n"
+    )
+    assert (tmp_path / "plain").read_text() == "mine"
+
+
+def test_init_on_a_full_disk_fails_and_leaves_no_part_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    opened: Callable[..., Any] = Path.open
+
+    def full(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if args == ("x",) and path.name == "company.yaml":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return opened(path, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", full)
+        assert main(["init", "made"]) == 1
+    sentence = "The files cannot be written: made/company.yaml: no space left on device; make room."
+    assert capsys.readouterr().err == f"crewlet: {sentence}\n"
+    assert main(["init", "made"]) == 0
 
 
 def test_mail_that_is_left_behind_in_an_embedded_broker_is_warned_of(tmp_path: Path, capsys: Capture) -> None:

@@ -195,6 +195,8 @@ def test_a_file_that_cannot_be_sent_is_told(node: Served, tmp_path: Path, capsys
     assert capsys.readouterr().err == (
         "crewlet: binary is not UTF-8 text.\ncrewlet: missing: No such file or directory.\n"
     )
+    assert main(["seat", "send", "writer", "--file", "missing", "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"error": "failed", "detail": "missing: No such file or directory."}
 
 
 @pytest.mark.parametrize("kind", ["argument", "file"])

@@ -46,7 +46,9 @@ def run(args: Sequence[str]) -> int:
         return FAILED
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        return tell(f"{place}{error.strerror or error}.", FAILED)
+        sentence = f"{place}{error.strerror or error}."
+        _tell_programs(error, sentence)
+        return tell(sentence, FAILED)
 
 
 def _tell_programs(error: Exception, sentence: str, word: str = "") -> None:
