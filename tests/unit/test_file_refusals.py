@@ -94,7 +94,7 @@ def test_everything_that_is_wrong_with_the_settings_is_told_with_its_place() -> 
         "c.yaml:2: coordination.type: 'raft' is not known here",
         "c.yaml:2: coordination.lease_ttl_seconds: '.nan' is not a number from 3 to 3600",
         "c.yaml:3: stream.sync: '-1s' is no interval",
-        "c.yaml:4: api.port: '-1' is not a whole number from 0 to 65535",
+        "c.yaml:4: api.port: '-1' is neither auto nor a port from 0 to 65535",
         "c.yaml:5: logging.level: 'loud' is not known here",
         "c.yaml:6: startup_timeout_s: 'inf' is not a number from 1 to 3600",
     ]

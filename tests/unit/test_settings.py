@@ -281,7 +281,8 @@ REFUSED = {
     ),
     "broker port": (
         "stream: {port: 0}",
-        "c.yaml:1: stream.port: '0' is not a whole number from 1 to 65535; write such a number.",
+        "c.yaml:1: stream.port: '0' is neither auto nor a port from 1 to 65535; "
+        "write auto for a free one, or a number.",
     ),
     "sync": (
         "stream: {sync: often}",
@@ -293,7 +294,8 @@ REFUSED = {
     ),
     "api port": (
         "api: {port: 70000}",
-        "c.yaml:1: api.port: '70000' is not a whole number from 0 to 65535; write such a number.",
+        "c.yaml:1: api.port: '70000' is neither auto nor a port from 0 to 65535; "
+        "write auto for a free one, or a number.",
     ),
     "api token": (
         "api: {token: 'a b'}",

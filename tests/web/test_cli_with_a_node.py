@@ -49,7 +49,15 @@ def test_status_shows_the_node_and_the_fleet(node: Served, capsys: Capture) -> N
     node.node.change(unproven_seconds={"writer": 72.441920609})
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    for words in ("n1", "connected", "writer: 72s", "1 of 2", "far (zone=us)", "roles unmanned  workers"):
+    for words in (
+        "n1",
+        "connected",
+        "writer: 72s",
+        "1 of 2",
+        "far (zone=us)",
+        "roles unmanned  workers",
+        "turns running  1",
+    ):
         assert words in out
     assert "\x1b" not in out
 

@@ -32,7 +32,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
                 "url": client.url,
                 "version": health["version"],
                 "since": health["started_at"],
-                "turns": health["in_flight"],
+                "turns running": health["in_flight"],
                 "seats here": ", ".join(health["seats"]) or "none",
                 "unproven": _ages(health.get("unproven_seconds")),
                 **_seats_in_trouble(health),

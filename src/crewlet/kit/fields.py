@@ -17,6 +17,8 @@ from crewlet.kit.yamlfile import ListNode, MapNode, Node, Scalar
 
 T = TypeVar("T")
 
+_MAX_PORT = 65535
+
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
@@ -120,6 +122,16 @@ class Field:
         text = self.text().strip()
         if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
             self.refuse(f"{text!r} is not a whole number from {low} to {high}", "write such a number")
+        return int(text)
+
+    def port(self, low: int) -> int | None:
+        """A port from `low` on, or None for `auto`: any that is free."""
+        text = self.text().strip()
+        if text == "auto":
+            return None
+        if not _INTEGER.fullmatch(text) or not low <= int(text) <= _MAX_PORT:
+            remedy = "write auto for a free one, or a number"
+            self.refuse(f"{text!r} is neither auto nor a port from {low} to {_MAX_PORT}", remedy)
         return int(text)
 
     def number(self, low: float, high: float) -> float:

@@ -236,10 +236,8 @@ def _read_api(field: Field) -> ApiSettings:
     token = read_secret(token_field) if token_field else None
     if host_field is not None and token is None and not is_loopback(host):
         host_field.refuse(f"{host!r} can be reached from other machines", "set api.token too, or write 127.0.0.1")
-    port: int | Literal["auto"] = "auto"
-    if port_field is not None and port_field.text().strip() != "auto":
-        port = port_field.integer(0, 65535)
-    return ApiSettings(host=host, port=port, token=token)
+    port = port_field.port(0) if port_field else None
+    return ApiSettings(host=host, port="auto" if port is None else port, token=token)
 
 
 def _read_mail(field: Field) -> MailSettings:

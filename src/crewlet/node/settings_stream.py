@@ -101,7 +101,7 @@ def _read_embedded(block: Block, folder: Path, data_dir: Path) -> StreamSettings
         sync.refuse(f"{sync.text().strip()!r} is no interval", "write one such as 1s or 100ms, or always")
     return StreamSettings(
         store_dir=store_dir,
-        port=0 if port is None or port.text().strip() == "auto" else port.integer(1, 65535),
+        port=(port.port(1) or 0) if port else 0,
         replicas=_read_replicas(block.get("replicas"), cluster),
         sync=sync.text().strip() if sync else "1s",
         cluster=cluster,
