@@ -291,7 +291,7 @@ def test_an_unknown_seat_is_told_with_the_nearest(node: Served, capsys: Capture)
         ("seat", "send", "{}", "a"),
         ("seat", "mail", "{}"),
         ("seat", "pause", "{}"),
-        ("seat", "pause", "{}", "--change"),
+        ("seat", "pause", "{}", "--change", "--stop-running"),
         ("seat", "resume", "--unit", "{}"),
         ("duty", "run", "{}"),
         ("dlq", "show", "{}"),

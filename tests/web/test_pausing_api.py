@@ -141,13 +141,31 @@ def test_the_command_line_pauses_and_resumes_a_seat(cli: Served, capsys: Capture
 
 
 def test_a_paused_seat_is_not_paused_again_but_its_pause_can_be_changed(cli: Served, capsys: Capture) -> None:
-    assert main(["seat", "pause", "writer", "--change"]) == 1
+    assert main(["seat", "pause", "writer", "--change", "--stop-running"]) == 1
     assert capsys.readouterr().err == "crewlet: writer is not paused, so there is nothing to change.\n"
     assert main(["seat", "pause", "writer"]) == 0
     assert main(["seat", "pause", "writer", "--stop-running"]) == 1
     assert "The seat writer is paused by ada, since " in capsys.readouterr().err
     assert main(["seat", "pause", "writer", "--stop-running", "--change"]) == 0
     assert _pause(cli)["stop_running"] is True
+
+
+def test_a_change_keeps_what_it_does_not_name(cli: Served) -> None:
+    assert main(["seat", "pause", "writer", "--reason", "wrong customer", "--until", "2101-01-01T00:00"]) == 0
+    first = _pause(cli)
+
+    def now() -> tuple[Any, ...]:
+        pause = _pause(cli)
+        return pause["reason"], pause.get("until"), pause["stop_running"]
+
+    assert main(["seat", "pause", "writer", "--change", "--stop-running"]) == 0
+    assert now() == ("wrong customer", first["until"], True) and _pause(cli)["id"] != first["id"]
+    assert main(["seat", "pause", "writer", "--change", "--until", "+1h"]) == 0
+    assert now()[0] == "wrong customer" and now()[1] < first["until"] and now()[2]
+    assert main(["seat", "pause", "writer", "--change", "--until", "never"]) == 0
+    assert now() == ("wrong customer", None, True)
+    assert main(["seat", "pause", "writer", "--change", "--reason", ""]) == 0
+    assert now() == ("", None, True)
 
 
 def test_the_command_line_pauses_a_unit_and_says_what_it_could_not_stop(cli: Served, capsys: Capture) -> None:
@@ -164,7 +182,8 @@ def test_the_command_line_pauses_a_unit_and_says_what_it_could_not_stop(cli: Ser
     [
         ["pause"],
         ["pause", "writer", "--unit", "desk"],
-        ["pause", "--unit", "desk", "--change"],
+        ["pause", "--unit", "desk", "--change", "--stop-running"],
+        ["pause", "writer", "--change"],
         ["pause", "writer", "--until", "tomorrow"],
         ["pause", "writer", "--until", "+5w"],
         ["pause", "writer", "--until", "+0s"],

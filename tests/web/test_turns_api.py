@@ -11,6 +11,7 @@ from stub_node import STARTED, TURN, Served
 from crewlet.cli import main
 from crewlet.node.turnstatus import SeatTail
 from crewlet.ports.errors import Unavailable
+from crewlet.ports.history import DispatchLine
 
 Capture = pytest.CaptureFixture[str]
 
@@ -83,6 +84,37 @@ def test_the_tail_of_a_seat_is_lines_for_people(cli: Served, capsys: Capture) ->
     lines = capsys.readouterr().out.splitlines()
     assert "no turn   defer: not owned here (order-0)" in lines[1]
     assert "0a1b2c3d  running, round 2, files_write, last sign 42s ago: half?[2J way" in lines[0]
+
+
+def test_a_tail_has_no_more_lines_than_were_asked_for_and_the_running_turn_first(cli: Served, capsys: Capture) -> None:
+    ended = replace(TURN, state="ended", turn_id="1b2c", sequence=2, ended_at=STARTED, outcome="delivered")
+    lost = [DispatchLine("writer", ("order-0",), "defer", why, STARTED + timedelta(9)) for why in ("first", "second")]
+    cli.node.commands.history.tails = [SeatTail("writer", "n1", "n1", True, (ended, TURN), tuple(lost))]
+    lines = list[str]()
+    for limit in range(1, 5):
+        assert main(["seat", "tail", "writer", "--limit", str(limit)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == limit and sum("running" in line for line in lines) == 1
+        assert main(["seat", "tail", "writer", "-n", str(limit), "-o", "json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert len(shown["turns"]) + len(shown["dispatches"]) == limit
+    assert "second" in lines[-1] and "delivered" in lines[0]
+
+
+def test_following_from_the_newest_line_tells_none_that_is_older(cli: Served, capsys: Capture) -> None:
+    cut_off = replace(TURN, state="cut_off", turn_id="1b2c", sequence=1, quiet_s=None)
+    history = cli.node.commands.history
+    history.tails = [SeatTail("writer", "n1", "n1", True, (cut_off, TURN), ())] * 3
+
+    def stop(seconds: float) -> None:
+        if len(history.tails) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("crewlet.cli.tail.time.sleep", stop)
+        assert main(["seat", "tail", "writer", "-f", "-n", "1"]) == 130
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert all(limit == 200 for _, _, limit in history.asked), "what ends between two looks is not passed over"
 
 
 def test_a_seat_that_runs_elsewhere_is_told_with_where_to_ask(cli: Served, capsys: Capture) -> None:

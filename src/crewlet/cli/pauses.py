@@ -32,12 +32,18 @@ def pause_seat(
     stop_running: Annotated[
         bool, typer.Option("--stop-running", help="End the turn that runs; its mail is finished with.")
     ] = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; one line for people.")] = "",
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; one line for people.", show_default=False)
+    ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="When it ends by itself: 2030-01-31T18:00 or +90m, +2h, +1d."),
+        typer.Option(
+            "--until", metavar="TIME", help="When it ends by itself: 2030-01-31T18:00 or +90m, +2h, +1d; or never."
+        ),
     ] = None,
-    change: Annotated[bool, typer.Option("--change", help="Replace the pause that the seat is under.")] = False,
+    change: Annotated[
+        bool, typer.Option("--change", help="Change the pause that the seat is under; the rest of it stays.")
+    ] = False,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,
     output: OutputOption = Output.table,
@@ -46,11 +52,14 @@ def pause_seat(
     path = _path(handle, unit, "pause")
     if change and handle is None:
         raise typer.BadParameter("only the pause of one seat can be changed", param_hint="--change")
-    wish = {"reason": _one_line(reason, "--reason"), "by": _who(), "stop_running": stop_running, **_end(until)}
+    wish = _wish(reason, until, stop_running=stop_running)
+    if change and not wish:
+        problem = "say what to change: --reason, --until or --stop-running"
+        raise typer.BadParameter(problem, param_hint="--change")
     client = NodeClient.find(url, config)
     if change:
-        wish["instead_of"] = _standing(client, handle or "")
-    answer = _post(client, path, wish, {"Idempotency-Key": str(uuid.uuid4())})
+        wish = _changed(_standing(client, handle or ""), wish)
+    answer = _post(client, path, {"by": _who(), **wish}, {"Idempotency-Key": str(uuid.uuid4())})
     rows: list[dict[str, Any]] = answer["seats"] if unit is not None else [answer]
     if output is Output.json:
         print_json(answer)
@@ -143,10 +152,19 @@ def _who() -> str:
     return name if name.isprintable() and len(name) <= 200 else ""
 
 
-def _end(until: str | None) -> dict[str, Any]:
+def _wish(reason: str | None, until: str | None, *, stop_running: bool) -> dict[str, Any]:
+    """What was written of a pause, for the API; nothing of what was left out."""
+    return {
+        **({} if reason is None else {"reason": _one_line(reason, "--reason")}),
+        **({} if until is None else _end(until)),
+        **({"stop_running": True} if stop_running else {}),
+    }
+
+
+def _end(until: str) -> dict[str, Any]:
     """When a pause is to end, for the API. A time without a zone is of this machine's zone."""
-    if until is None:
-        return {}
+    if until == "never":
+        return {"until": None}
     if span := re.fullmatch(r"\+(\d{1,6})([smhd])", until):
         for_s = int(span[1]) * _UNITS_S[span[2]]
         if not 0 < for_s <= MAX_PAUSE_S:
@@ -157,15 +175,23 @@ def _end(until: str | None) -> dict[str, Any]:
         return {"until": datetime.fromisoformat(until).astimezone(UTC).isoformat()}
     except (ValueError, OverflowError):
         raise typer.BadParameter(
-            "write a time like 2030-01-31T18:00, or a span like +90m, +2h or +1d", param_hint="--until"
+            "write a time like 2030-01-31T18:00, a span like +90m, +2h or +1d, or never", param_hint="--until"
         ) from None
 
 
-def _standing(client: NodeClient, handle: str) -> str:
+def _standing(client: NodeClient, handle: str) -> dict[str, Any]:
     seat = client.get(f"/query/seats/{segment(handle, 'HANDLE')}")["seat"]
     if not seat.get("pause"):
         raise CommandFailed(f"{handle} is not paused, so there is nothing to change.")
-    return seat["pause"]["id"]
+    return seat["pause"]
+
+
+def _changed(standing: dict[str, Any], wish: dict[str, Any]) -> dict[str, Any]:
+    """A standing pause with what was written in place of its own, for the API."""
+    kept = {name: standing[name] for name in ("reason", "stop_running") if name in standing}
+    if "for_s" not in wish and standing.get("until"):
+        kept["until"] = standing["until"]
+    return {**kept, **wish, "instead_of": standing["id"]}
 
 
 def _post(client: NodeClient, path: str, body: dict[str, Any], headers: dict[str, str]) -> Any:

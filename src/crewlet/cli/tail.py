@@ -20,6 +20,8 @@ _POLL_S = 1.0
 _QUIET_STEP_S = 10.0
 """How much longer a turn must have been quiet to be told of again."""
 _SHOWN_CHARS = 200
+_MOST = 200
+"""So many turns, and mail without a turn, a node tells at once."""
 
 app = typer.Typer(help="What turns did.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -28,7 +30,8 @@ def tail_seat(
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="The seat's handle.", show_default=False)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as things happen, until interrupted.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", help="How many turns at most.", parser=whole(1, 200))
+        int,
+        typer.Option("--limit", "-n", metavar="N", help="How many lines at most, the newest.", parser=whole(1, _MOST)),
     ] = 20,
     config: ConfigOption = DEFAULT_CONFIG,
     url: UrlOption = None,
@@ -37,17 +40,19 @@ def tail_seat(
     """Show the newest turns that a seat ran on the node asked, and what its mail without a turn met."""
     path = f"/seats/{segment(handle, 'HANDLE')}/turns"
     client = NodeClient.find(url, config)
-    tail = client.get(f"{path}?{urlencode({'limit': limit})}")
+    tail = client.get(f"{path}?{urlencode({'limit': _MOST if follow else limit})}")
+    newest = _newest(tail, limit)
     if output is Output.json and not follow:
-        print_json(tail)
+        print_json(newest)
         return
     news = _News()
-    _print(news.of(tail), output)
+    _print(news.of(newest), output)
+    list(news.of(tail))  # what is older is not told later either
     if not follow and not tail["turns"] and not tail["dispatches"]:
         print(f"crewlet: {clean(tail['asked_node'])} remembers no turn of this seat.", file=sys.stderr)
     _tell_where(tail)
     if follow:
-        _follow(client, path, limit, news, output, tail.get("node"))
+        _follow(client, path, news, output, tail.get("node"))
 
 
 @app.command("show")
@@ -124,30 +129,36 @@ class _News:
         self._dispatched: set[str] = set()
 
     def of(self, tail: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        lines: list[tuple[str, dict[str, Any]]] = []
+        lines: list[dict[str, Any]] = []
         for turn in tail["turns"]:
             steps = int((turn.get("quiet_s") or 0) / _QUIET_STEP_S)
             told = (turn["state"], turn["round"], turn["tool"], turn["progress"], turn["waiting"], steps)
             if self._turns.get(turn["turn_id"]) != told:
                 self._turns[turn["turn_id"]] = told
-                lines.append((turn.get("ended_at") or turn["progressed_at"], turn))
+                lines.append(turn)
             if turn["state"] != "running":
                 self.after = max(self.after, turn["sequence"])
         for each in tail["dispatches"]:
             name = json.dumps(each)
             if name not in self._dispatched:
                 self._dispatched.add(name)
-                lines.append((each["at"], each))
-        for _, line in sorted(lines, key=lambda pair: datetime.fromisoformat(pair[0])):
-            yield line
+                lines.append(each)
+        yield from sorted(lines, key=_at)
 
 
-def _follow(client: NodeClient, path: str, limit: int, news: _News, output: Output, node: str | None) -> None:
+def _newest(tail: dict[str, Any], limit: int) -> dict[str, Any]:
+    """A tail with that many lines at most. The running turn comes before all that has ended."""
+    lines = (*tail["turns"], *tail["dispatches"])
+    newest = sorted(lines, key=lambda line: (line.get("state") == "running", _at(line)))[-limit:]
+    return {**tail, **{kind: [line for line in tail[kind] if line in newest] for kind in ("turns", "dispatches")}}
+
+
+def _follow(client: NodeClient, path: str, news: _News, output: Output, node: str | None) -> None:
     is_silent = False
     while True:
         time.sleep(_POLL_S)
         try:
-            tail = client.get(f"{path}?{urlencode({'limit': limit, 'after': news.after})}")
+            tail = client.get(f"{path}?{urlencode({'limit': _MOST, 'after': news.after})}")
         except (NodeSilent, NodeRefused) as error:
             if isinstance(error, NodeRefused) and error.status != 503:
                 raise
@@ -165,6 +176,10 @@ def _follow(client: NodeClient, path: str, limit: int, news: _News, output: Outp
 def _print(lines: Iterator[dict[str, Any]], output: Output) -> None:
     for line in lines:
         print(json.dumps(line, ensure_ascii=False) if output is Output.json else _words(line), flush=True)
+
+
+def _at(line: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(line.get("at") or line.get("ended_at") or line["progressed_at"])
 
 
 def _words(line: dict[str, Any]) -> str:
