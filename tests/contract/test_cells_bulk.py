@@ -18,6 +18,7 @@ from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.ports.cells import BucketSpec, Cells
 from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.cells import done
+from crewlet.testing.faulty_link import Frame
 
 KEYS = 600
 
@@ -91,3 +92,37 @@ async def test_a_consumer_that_never_reaches_the_leaders_last_write_delivers_not
         lane = Lane(connection)
         assert len(await read_bulk(connection, lane, f"KV_{spec.name}", "level", revision)) == 1
         assert await read_bulk(connection, lane, f"KV_{spec.name}", "behind", revision + 1) == ()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("lost", [1, 300, KEYS])
+async def test_a_delivery_that_was_lost_on_the_way_proves_nothing_of_what_came_before_it(
+    server: Server, lost: int
+) -> None:
+    """It may have been the newest value of a key that a member behind the leader delivered an older one of."""
+
+    async with AsyncExitStack() as stack:
+        world = NatsWorld(server.urls, stack=stack)
+        store, link = await world.store_over_link()
+        spec = BucketSpec(world.name("gap"))
+        cells = await store.open(spec)
+        keys = [f"a.{number:03}" for number in range(KEYS)]
+        results = await asyncio.gather(*(cells.create(key, b"0") for key in keys))
+        revisions = {key: done(result) for key, result in zip(keys, results, strict=True)}
+        last = done(await cells.create("b.other", b"0"))
+        connection = await world.connect(link.url)
+        deliveries: list[bytes] = []
+
+        def judge(frame: Frame) -> bytes | None:
+            if b" $JS.ACK." in frame.head:
+                deliveries.append(frame.head)
+                if len(deliveries) == lost:
+                    return None
+            return frame.raw
+
+        link.on_answer = judge
+        assert await read_bulk(connection, Lane(connection), f"KV_{spec.name}", "gap", last) == ()
+        assert len(deliveries) >= lost
+        deliveries.clear()
+        entries = await cells.list("a.")
+        assert {entry.key: entry.revision for entry in entries} == revisions

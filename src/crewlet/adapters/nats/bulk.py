@@ -2,7 +2,8 @@
 
 A consumer delivers in the order of sequences. Once it has delivered the leader's last one, or a later one, its member
 had all that the leader had when it named that sequence: of each key, what was delivered is its newest value of then, or
-a newer one. What it does not deliver proves nothing, for its clock may have let a key lapse before the leader's.
+a newer one. That is so only where no delivery was lost on its way: a member that is behind may have delivered an older
+value before. What it does not deliver proves nothing, for its clock may have let a key lapse before the leader's.
 """
 
 import asyncio
@@ -71,6 +72,8 @@ class _Pulling:
         self._inbox = self._link.new_inbox()
         self._last = last
         self._left = 0
+        self._delivered = 0
+        self._is_whole = True
         self._has_ended = asyncio.Event()
         self._is_proven = False
         self._listening: int | None = None
@@ -80,9 +83,9 @@ class _Pulling:
         self._listening = await self._link.listen(self._inbox, self._take)
 
     async def run(self) -> bool:
-        """Pull until the proof is there (True), or nothing more comes."""
+        """Pull until the proof is there (True), or a delivery is missing, or nothing more comes."""
         body = {"batch": _BATCH, "max_bytes": _BATCH_BYTES, "expires": round(_PULL_S * _NS)}
-        while not self._is_proven:
+        while self._is_whole and not self._is_proven:
             before = len(self.found)
             self._left = _BATCH
             self._has_ended.clear()
@@ -92,7 +95,7 @@ class _Pulling:
                     await self._has_ended.wait()
             if len(self.found) == before:
                 break
-        return self._is_proven
+        return self._is_whole and self._is_proven
 
     async def close(self) -> None:
         if self._listening is not None:
@@ -107,6 +110,8 @@ class _Pulling:
         place = parse_place(reply.decode())
         self.found.append(StoredMessage(subject.decode(), place.sequence, place.published_at, data, headers))
         self._left -= 1
+        self._delivered += 1
+        self._is_whole = self._is_whole and place.delivered == self._delivered
         self._is_proven = self._is_proven or place.sequence >= self._last
-        if self._is_proven or self._left <= 0:
+        if self._is_proven or not self._is_whole or self._left <= 0:
             self._has_ended.set()

@@ -162,18 +162,30 @@ class ConsumerAnswer(Answer, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """What the reply subject of a delivered message says: which it is, its delivery's number, when it was stored."""
+    """What the reply subject of a delivered message says.
+
+    Attributes:
+        sequence: its place in the stream.
+        deliveries: how often it was delivered, this one included.
+        delivered: how many deliveries the consumer has made, this one included.
+        published_at: when it was stored.
+    """
 
     sequence: int
     deliveries: int
+    delivered: int
     published_at: datetime
 
 
 def parse_place(reply: str) -> Place:
-    """The place of a delivered message, from its reply subject with or without domain and account."""
+    """The place of a delivered message, from its reply subject.
+
+    Ten tokens or more where the server names its domain and account, nine where it does not.
+    """
     tokens = reply.split(".")
     offset = 2 if len(tokens) > 9 else 0
-    return Place(int(tokens[5 + offset]), int(tokens[4 + offset]), store_time(int(tokens[7 + offset])))
+    deliveries, sequence, delivered, stored_at = tokens[4 + offset : 8 + offset]
+    return Place(int(sequence), int(deliveries), int(delivered), store_time(int(stored_at)))
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:

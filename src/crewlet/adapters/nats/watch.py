@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -17,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from crewlet.adapters.nats.connection import Connection, State
-from crewlet.adapters.nats.translate import ApiError, ConsumerAnswer, is_marker, store_time
+from crewlet.adapters.nats.translate import ApiError, ConsumerAnswer, is_marker, parse_place
 from crewlet.ports.cells import Cells, Entry, Gone, Level, Put, WatchEvent
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import NotLive, Unavailable
@@ -127,16 +126,16 @@ class _Generation:
             self._take_write(message, headers)
 
     def _take_write(self, message: Msg, headers: dict[str, str]) -> None:
-        sequence, delivered, written_at = _place(message.reply)
-        if delivered != self._delivered + 1:
+        place = parse_place(message.reply)
+        if place.delivered != self._delivered + 1:
             self._doubt("messages_missing")
             return
-        self._delivered = delivered
+        self._delivered = place.delivered
         key = message.subject.removeprefix(self._root)
         if is_marker(headers):
-            event: Put | Gone = Gone(key, sequence)
+            event: Put | Gone = Gone(key, place.sequence)
         else:
-            event = Put(Entry(key, message.data, sequence, written_at))
+            event = Put(Entry(key, message.data, place.sequence, place.published_at))
         if self._early is not None:
             self._early.append((key, event))
         else:
@@ -300,13 +299,3 @@ class Watch:
         # A new connection needs no mention: the repair of the old one's loss goes on until it succeeds.
         if state != "connected":
             self._on_doubt(f"connection_{state}")
-
-
-def _place(reply: str) -> tuple[int, int, datetime]:
-    """Stream sequence, delivery sequence and time, from the reply subject of a delivered message.
-
-    Ten tokens or more where the server names its domain and account, nine where it does not; the last five are alike.
-    """
-    tokens = reply.split(".")
-    offset = 2 if len(tokens) > 9 else 0
-    return int(tokens[5 + offset]), int(tokens[6 + offset]), store_time(int(tokens[7 + offset]))
