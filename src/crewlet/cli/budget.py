@@ -71,7 +71,7 @@ def reset(
     url: UrlOption = None,
     output: OutputOption = Output.table,
 ) -> None:
-    """Begin every window at nothing. What waited for it goes on at once."""
+    """Count what is spent from nothing again, in every window. What waited for it goes on at once."""
     _done(NodeClient.find(url, config).post(f"{_path(handle)}/reset", {}), output)
 
 

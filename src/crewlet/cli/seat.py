@@ -22,9 +22,6 @@ _LONGEST_WAIT_S = 366 * 24 * 3600
 _GOOD = ("delivered", "no_action")
 
 app = typer.Typer(help="The company's seats and their mail.", no_args_is_help=True, rich_markup_mode=None)
-app.command("pause")(pause_seat)
-app.command("resume")(resume_seat)
-app.command("tail")(tail_seat)
 
 
 @app.command("list")
@@ -182,6 +179,11 @@ def show_mail(
             else None,
         }
     )
+
+
+app.command("pause")(pause_seat)
+app.command("resume")(resume_seat)
+app.command("tail")(tail_seat)
 
 
 def _show_one(client: NodeClient, path: str, mail_id: str, output: Output) -> None:

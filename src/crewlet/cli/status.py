@@ -24,42 +24,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
     if output is Output.json:
         print_json({"health": health, "fleet": fleet, **({"problem": problem} if problem else {})})
     else:
-        print_facts(
-            {
-                "node": health["node"],
-                "status": _condition(health, refusal),
-                "broker": health["queue"],
-                "url": client.url,
-                "version": health["version"],
-                "since": health["started_at"],
-                "turns running": health["in_flight"],
-                "seats here": ", ".join(health["seats"]) or "none",
-                "unproven": _ages(health.get("unproven_seconds")),
-                **_seats_in_trouble(health),
-            }
-        )
-        if fleet is not None:
-            held = sum(1 for seat in fleet["seats"] if seat.get("node"))
-            print_facts(
-                {
-                    "company": fleet["company"],
-                    "live nodes": ", ".join(row["id"] for row in fleet["nodes"]) or "none",
-                    "seats held": f"{held} of {len(fleet['seats'])}",
-                    "paused": "; ".join(
-                        f"{seat['handle']}: {pause_words(seat['pause'])}"
-                        for seat in fleet["seats"]
-                        if seat.get("pause")
-                    )
-                    if fleet["pauses_known"]
-                    else "not known: nobody answered",
-                    "unplaceable": ", ".join(
-                        f"{each['handle']} ({each['placement']})" for each in fleet["unplaceable"]
-                    ),
-                    "other documents": ", ".join(fleet.get("other_documents", ())),
-                    "held by nobody": ", ".join(fleet["disputed"]) if fleet.get("disputed") else None,
-                    "roles unmanned": ", ".join(fleet["unmanned_roles"]),
-                }
-            )
+        print_facts({**_of_node(client, health, refusal), **(_of_fleet(fleet) if fleet is not None else {})})
     if fleet is not None and fleet.get("other_documents"):
         tell(_differing(fleet), FAILED)
     if problem:
@@ -71,6 +36,38 @@ def _fleet(client: NodeClient) -> tuple[Any, NodeRefused | None]:
         return client.get("/query/fleet"), None
     except NodeRefused as refusal:
         return None, refusal
+
+
+def _of_node(client: NodeClient, health: Mapping[str, Any], refusal: NodeRefused | None) -> dict[str, object]:
+    return {
+        "node": health["node"],
+        "status": _condition(health, refusal),
+        "broker": health["queue"],
+        "url": client.url,
+        "version": health["version"],
+        "since": health["started_at"],
+        "turns running": health["in_flight"],
+        "seats here": ", ".join(health["seats"]) or "none",
+        "unproven": _ages(health.get("unproven_seconds")),
+        **_seats_in_trouble(health),
+    }
+
+
+def _of_fleet(fleet: Mapping[str, Any]) -> dict[str, object]:
+    held = sum(1 for seat in fleet["seats"] if seat.get("node"))
+    paused = "; ".join(
+        f"{seat['handle']}: {pause_words(seat['pause'])}" for seat in fleet["seats"] if seat.get("pause")
+    )
+    return {
+        "company": fleet["company"],
+        "live nodes": ", ".join(row["id"] for row in fleet["nodes"]) or "none",
+        "seats held": f"{held} of {len(fleet['seats'])}",
+        "paused": paused if fleet["pauses_known"] else "not known: nobody answered",
+        "unplaceable": ", ".join(f"{each['handle']} ({each['placement']})" for each in fleet["unplaceable"]),
+        "other documents": ", ".join(fleet.get("other_documents", ())),
+        "held by nobody": ", ".join(fleet["disputed"]) if fleet.get("disputed") else None,
+        "roles unmanned": ", ".join(fleet["unmanned_roles"]),
+    }
 
 
 def _seats_in_trouble(health: Mapping[str, Any]) -> dict[str, str]:

@@ -13,6 +13,10 @@ UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 """What every wrong usage is. The library has no public name for it."""
 
 
+_WHOLE: Final = 1000
+"""Characters; longer than any first sentence."""
+
+
 class Commands(TyperGroup):
     """A group of commands that names the nearest one to what it does not know."""
 
@@ -21,6 +25,12 @@ class Commands(TyperGroup):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             raise typer.BadParameter(f"there is no command {name!r}{_near(name, list(self.commands))}", ctx=ctx)
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List each command with its first sentence whole, on as many lines as that takes."""
+        rows = [(name, self.commands[name].get_short_help_str(_WHOLE)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def sentence_of(error: Any) -> str:
