@@ -318,6 +318,37 @@ async def test_a_check_that_raises_keeps_the_seats() -> None:
     await r.host.stop()
 
 
+@in_virtual_time
+async def test_a_routing_check_that_raises_brings_no_seats_back_to_a_node_that_could_not_route() -> None:
+    r = rig(seats_of("a"))
+    await r.host.start()
+    r.unroutable.append(True)
+    await passes(r, 2)
+    claims = len(r.leases.claims())
+    r.unroutable.append(None)
+    await passes(r, 2)
+    assert r.host.held() == {} and len(r.leases.claims()) == claims
+    r.unroutable.clear()
+    await passes(r)
+    assert list(r.host.held()) == ["a"]
+    await r.host.stop()
+
+
+@in_virtual_time
+async def test_a_node_that_cannot_tell_whether_it_is_behind_claims_nothing_until_it_can() -> None:
+    r = rig(seats_of("a"))
+    r.behind.append(None)
+    with structlog.testing.capture_logs() as logs:
+        await r.host.start()
+    assert r.leases.claims() == [] and r.host.last_sweep is not None
+    assert r.host.last_sweep.withheld == "behind_unknown"
+    assert any(e["event"] == "seat_claims_withheld" and e["reason"] == "behind_unknown" for e in logs)
+    r.behind.clear()
+    await passes(r)
+    assert list(r.host.held()) == ["a"]
+    await r.host.stop()
+
+
 @pytest.mark.proves("TB-03")
 @in_virtual_time
 async def test_a_node_that_is_behind_keeps_its_seats_and_claims_none() -> None:

@@ -41,8 +41,9 @@ class SweepRecord(msgspec.Struct, frozen=True):
         unplaceable: seats that no live node may run.
         is_fleet_full: the advertised counts cover every seat, so that none was tried.
         blocked_by_protocol: the protocol floor that refused a claim, or None.
-        withheld: why no claim was made, or "": `behind`, `unserviceable`, `draining`, `shed`, `seats_unreadable`,
-            `id_taken` (another process has the presence of this node's id, and the fleet counts one of the two).
+        withheld: why no claim was made, or "": `behind`, `behind_unknown` (the check of it broke), `unserviceable`,
+            `draining`, `shed`, `seats_unreadable`, `id_taken` (another process has the presence of this node's id, and
+            the fleet counts one of the two).
     """
 
     at: float
@@ -62,8 +63,9 @@ class Sweep:
 
     Args:
         seats: the company's seats in force; may raise, and then nothing is concluded.
-        may_claim: False while this node's copy of the company's records is behind.
-        can_route: False while this node cannot serve its seats' calls at all.
+        may_claim: False while this node's copy of the company's records is behind. One that raises withholds too: a
+            copy that is not known to be level is none.
+        can_route: False while this node cannot serve its seats' calls at all. One that raises changes nothing.
         on_roster: told of the live nodes' presences when they were read.
         beat: where a pass says that it gets on. It is not judged between passes, nor while seats come and go.
     """
@@ -185,7 +187,7 @@ class Sweep:
     async def _look(self) -> None:
         """See whether this node can serve seats at all; its peers hear of a change before any seat moves."""
         is_routable = _ask(self._can_route, "can_route")
-        if is_routable != self._context.is_routable:
+        if is_routable is not None and is_routable != self._context.is_routable:
             self._context.is_routable = is_routable
             await self._presence.advertise()
 
@@ -228,7 +230,7 @@ class Sweep:
         context = self._context
         withheld = self._withheld()
         if withheld:
-            if withheld == "behind":
+            if withheld in ("behind", "behind_unknown"):
                 _log.debug("seat_claims_withheld", reason=withheld)
             self._note(withheld=withheld)
             return
@@ -284,7 +286,13 @@ class Sweep:
             return "unserviceable"
         if self._presence.rival is not None:
             return "id_taken"
-        return "" if _ask(self._may_claim, "may_claim") else "behind"
+        match _ask(self._may_claim, "may_claim"):
+            case True:
+                return ""
+            case False:
+                return "behind"
+            case None:
+                return "behind_unknown"
 
     def _tell_blocked(self, floor: int | None) -> None:
         now = self._context.clock.elapsed()
@@ -327,10 +335,10 @@ class Sweep:
         return record
 
 
-def _ask(question: Callable[[], bool], name: str) -> bool:
-    """What a check of the node says; one that raises changes nothing."""
+def _ask(question: Callable[[], bool], name: str) -> bool | None:
+    """What a check of the node says; None where it raises: it is not known."""
     try:
         return question()
-    except Exception:  # noqa: BLE001 -- a check that breaks must not give a company's seats away
+    except Exception:  # noqa: BLE001 -- the node's code; each asker has its own safe direction
         _log.exception("seat_check_broke", check=name)
-        return True
+        return None
