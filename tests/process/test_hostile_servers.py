@@ -69,8 +69,6 @@ def _memory() -> int:
         ("many values", "it wrote a message of more than 20000 values"),
         ("five megabytes", "it wrote a line of more than 4194304 bytes"),
         ("thousand", "it offers more than 256 tools"),
-        ("no schema", "it answered with 1 errors in its form"),
-        ("schema of numbers", "it answered with 1 errors in its form"),
     ],
 )
 async def test_a_server_that_cannot_be_used_is_refused_by_name(how: str, says: str) -> None:
@@ -169,6 +167,28 @@ async def test_odd_and_equal_names_are_made_fit_and_stay_apart() -> None:
         assert {"raw__send_mail", "raw__submit_work"} <= set(names)
         (long,) = [info for info in server.tools if info.name == "raw__d"]
         assert long.description.endswith("characters in all]") and len(long.description) < 9_000
+
+
+async def test_tools_that_are_described_wrongly_are_left_out_and_told_of_once_and_the_others_stay() -> None:
+    with capture_logs() as logs:
+        async with _started("wrong ones") as server:
+            assert [info.name for info in server.tools] == ["raw__t", "raw__hints"]
+            # A hint of another form is none: the tool counts as one with effects.
+            assert [(info.is_read_only, info.is_open_world) for info in server.tools] == [(None, None), (None, False)]
+            assert server.tools[0].schema["type"] == "object"
+            assert await _told(server) == "fine"
+    said = {event["tool"]: event["reason"] for event in logs if event["event"] == "tool_left_out"}
+    assert said == {
+        "no schema": "it has no schema of its arguments",
+        "numbers": 'the schema of its arguments is none: its type is 7 instead of "object"',
+        "list": """the schema of its arguments is none: its type is 'array' instead of "object\"""",
+        "int": "the schema of its arguments is none: properties/n/type is 'int' instead of a type of JSON",
+        "required": "the schema of its arguments is none: required is 'n' instead of a list of names",
+        "deep [2J": "the schema of its arguments is none: properties/a/items/anyOf/1 is 7 instead of a schema",
+        "number 7": "it is no object",
+        "number 8": "it has no name",
+    }
+    assert [event["event"] for event in logs] == ["tool_server_started"] + ["tool_left_out"] * 8
 
 
 async def test_a_server_that_closes_its_output_and_lives_is_ended_and_started_again() -> None:

@@ -120,6 +120,9 @@ async def test_arguments_that_are_hardly_json_are_told_to_the_model_and_the_call
     assert desk.tools.called == []
 
 
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("schema", "page"),
@@ -132,8 +135,23 @@ async def test_arguments_that_are_hardly_json_are_told_to_the_model_and_the_call
         ({"$ref": "#/properties/page"}, 1),
         ({"anyOf": [{"$ref": "#/properties/page"}] * 2}, 1),
         ({"$ref": "#/$defs/d0"}, 1),
+        ({"$schema": _DRAFT, "pattern": "^(a+)+$"}, "a" * 60 + "!"),
+        ({"not": {"$schema": _DRAFT, "pattern": "^(a+)+$"}}, "a" * 60 + "!"),
+        ({"$ref": _DRAFT}, {"required": [0, "a"] * 10_000}),
     ],
-    ids=["slow pattern", "no pattern", "slow names", "unique", "zero", "itself", "itself twice", "doubling"],
+    ids=[
+        "slow pattern",
+        "no pattern",
+        "slow names",
+        "unique",
+        "zero",
+        "itself",
+        "itself twice",
+        "doubling",
+        "of another draft",
+        "inside of another draft",
+        "a draft's own",
+    ],
 )
 async def test_a_schema_that_would_take_for_ever_holds_nobody_up_and_leaves_the_call_to_its_tool(
     schema: dict[str, Any], page: object

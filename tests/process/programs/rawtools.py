@@ -40,7 +40,7 @@ def listing(request: dict[str, Any]) -> None:
         case "slow":
             time.sleep(60)
         case "malformed":
-            answer(request, {"tools": [{"name": 7}]})
+            answer(request, {"tools": {"name": 7}})
         case "holds-pipe":
             if os.fork() == 0:
                 time.sleep(60)

@@ -1,13 +1,15 @@
 """What a server says, as values of the port: lists of tools, and answers to calls. Bounded. Pure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
 import mcp_types as types
 
 from crewlet.adapters.mcp.names import tool_name
-from crewlet.adapters.mcp.redact import Redaction
+from crewlet.adapters.mcp.offers import LEFT_OUT
+from crewlet.adapters.mcp.redact import SHOWN_CHARS, Redaction
+from crewlet.kit import lines
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 
 MAX_ANSWER_CHARS: Final = 200_000
@@ -15,11 +17,14 @@ MAX_DESCRIPTION_CHARS: Final = 8_000
 
 
 def tool_infos(server: str, tools: Sequence[types.Tool], redact: Redaction) -> dict[str, tuple[ToolInfo, str]]:
-    """Each tool under its name in the seat, with its name on the server. Of equal names the first counts."""
+    """Each tool under its name in the seat, with its name on the server. Of equal names the first counts.
+
+    Those that are left out are not among them.
+    """
     found: dict[str, tuple[ToolInfo, str]] = {}
     seen: set[str] = set()
     for tool in tools:
-        if tool.name in seen:
+        if tool.name in seen or LEFT_OUT in (tool.meta or {}):
             continue
         seen.add(tool.name)
         name = tool_name(server, tool.name, found)
@@ -36,6 +41,16 @@ def tool_infos(server: str, tools: Sequence[types.Tool], redact: Redaction) -> d
             tool.name,
         )
     return found
+
+
+def left_out(tools: Sequence[types.Tool], redact: Redaction) -> Mapping[str, str]:
+    """What is wrong with the tools that are left out, by their names on the server. For people."""
+    wrong = [(tool.name, str(tool.meta[LEFT_OUT])) for tool in tools if tool.meta and LEFT_OUT in tool.meta]
+    return {_for_people(name, redact): _for_people(problem, redact) for name, problem in wrong}
+
+
+def _for_people(text: str, redact: Redaction) -> str:
+    return lines.one_line(redact(text), SHOWN_CHARS)
 
 
 def answer_of(result: types.CallToolResult, redact: Redaction) -> ToolAnswer:

@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from crewlet import __version__
-from crewlet.adapters.mcp.answers import MAX_ANSWER_CHARS, answer_of, cut, tool_infos
+from crewlet.adapters.mcp.answers import MAX_ANSWER_CHARS, answer_of, cut, left_out, tool_infos
 from crewlet.adapters.mcp.http import HttpLink
 from crewlet.adapters.mcp.redact import SHOWN_CHARS, Redaction
 from crewlet.adapters.mcp.stdio import StdioLink
@@ -34,9 +34,14 @@ for _name in ("mcp", "httpx2", "httpcore2"):
 
 
 class Connection:
-    """Connects once. All of it lives in one task, which `end` sees end."""
+    """Connects once. All of it lives in one task, which `end` sees end.
+
+    Attributes:
+        left_out: what is wrong with the tools that are not offered on, by their names on the server.
+    """
 
     def __init__(self, spec: ToolServerSpec, programs: Programs, redact: Redaction) -> None:
+        self.left_out: Mapping[str, str] = {}
         self._spec = spec
         self._redact = redact
         self._link = (
@@ -123,7 +128,9 @@ class Connection:
                 watch = self._tasks.start(self._watch(), "watching")
                 try:
                     await session.initialize()
-                    tools = tool_infos(self._spec.name, await _listed(session), self._redact)
+                    listed = await _listed(session)
+                    tools = tool_infos(self._spec.name, listed, self._redact)
+                    self.left_out = left_out(listed, self._redact)
                     self._session = session
                     self._ready.set_result(tools)
                     await self.gone()

@@ -18,6 +18,8 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from crewlet.adapters.mcp import offers
+
 MAX_MESSAGE_BYTES: Final = 4_194_304
 """Of one message from a server. A longer one is not taken in."""
 
@@ -92,6 +94,8 @@ class Intake:
             raise NotMcp from None
         if isinstance(message, JSONRPCNotification):
             return None
+        if isinstance(message, JSONRPCResponse):
+            message = JSONRPCResponse(jsonrpc="2.0", id=message.id, result=offers.fitted(message.result))
         if isinstance(message, JSONRPCRequest):
             # Whatever it asks for, it is told that there is none: what it says of it is not looked at.
             message = JSONRPCRequest(jsonrpc="2.0", id=message.id, method=message.method)

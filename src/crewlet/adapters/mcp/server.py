@@ -96,6 +96,9 @@ class McpServer(ToolServer):
         self._trouble = None
         self._tasks.start_eternal(self._keep_up(), "keeping up")
         _log.info("tool_server_started", server=self.name, tools=len(self._tools))
+        assert self._connection is not None
+        for tool, problem in self._connection.left_out.items():
+            _log.warning("tool_left_out", server=self.name, tool=tool, reason=problem)
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, meta: Mapping[str, Any]) -> ToolAnswer:
         found = self._tools.get(tool)

@@ -27,7 +27,7 @@ _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
 
 
 class _TooMuch(Exception):
-    """It takes more steps than a schema is worth."""
+    """It takes more steps than a schema is worth, or nobody can count them."""
 
 
 def violation(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
@@ -53,7 +53,18 @@ _extend: Any = validators.extend  # pyright: ignore[reportUnknownMemberType, rep
 @cache
 def _bounded(kind: Any) -> Any:
     keywords = {name: _counted(check) for name, check in kind.VALIDATORS.items()}
-    return _extend(kind, validators=keywords | dict.fromkeys(_NOT_LOOKED_AT, _pass))
+    bounded = _extend(kind, validators=keywords | dict.fromkeys(_NOT_LOOKED_AT, _pass))
+    evolve = bounded.evolve
+
+    def for_part(validator: Any, **changes: Any) -> Any:
+        # A part that names its own draft would be held against that, without a bound.
+        part = changes.get("schema")
+        if isinstance(part, Mapping) and "$schema" in part:
+            raise _TooMuch
+        return evolve(validator, **changes)
+
+    bounded.evolve = for_part
+    return bounded
 
 
 _Check = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
