@@ -106,7 +106,7 @@ def test_an_inbox_is_shown_with_what_holds_it(node: Served, capsys: Capture) -> 
     assert main(["seat", "mail", "writer"]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert ["waiting", "3"] in lines and ["oldest", "61s, since 2026-01-02T03:04:05Z"] in lines
-    assert ["held", "seat_paused"] in lines
+    assert ["held", "back  seat_paused"] in lines
     assert main(["seat", "mail", "far"]) == 0
     assert "n2 did not say" in capsys.readouterr().out
     assert main(["seat", "mail", "writer", "-o", "json"]) == 0

@@ -56,7 +56,7 @@ def test_status_shows_the_node_and_the_fleet(node: Served, capsys: Capture) -> N
         "1 of 2",
         "far (zone=us)",
         "roles unmanned  workers",
-        "turns running  1",
+        "turns running   1",
     ):
         assert words in out
     assert "\x1b" not in out

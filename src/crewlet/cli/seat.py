@@ -170,7 +170,7 @@ def show_mail(
             "waiting": mail["waiting"],
             "in hand": mail["in_hand"],
             "oldest": f"{age_s:.0f}s, since {mail['oldest_at']}" if age_s is not None else None,
-            "held": mail["held"] or elsewhere or "no",
+            "held back": mail["held"] or elsewhere or "no",
             "why": mail.get("why") or None,
             "left": mail.get("left_at"),
             "deleted from": mail.get("deleted_from"),
