@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -114,27 +114,31 @@ def simulate(options: SimOptions) -> SimReport:
     """Run one simulation. Leaves nothing behind; not for use inside a running loop."""
     began = time.process_time()
     with _quiet() as defects, _no_collections():
-        loop = SimLoop()
-        asyncio.set_event_loop(loop)
-        world = _World(options, loop, defects)
-        try:
-            code, finding = world.run()
-        finally:
-            loop.abandon()
-            asyncio.set_event_loop(None)
-            loop.close()
-        counts = {**world.history.counts, **world.judge.counts, "callbacks": loop.callbacks}
-        return SimReport(
-            options,
-            code,
-            finding,
-            world.history.hash,
-            world.kinds,
-            loop.time(),
-            dict(sorted(counts.items())),
-            world.history.newest(400) if code else (),
-            time.process_time() - began,
-        )
+        report = _simulate(options, defects)
+    return replace(report, cpu_s=time.process_time() - began)
+
+
+def _simulate(options: SimOptions, defects: list[str]) -> SimReport:
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    world = _World(options, loop, defects)
+    try:
+        code, finding = world.run()
+    finally:
+        loop.abandon()
+        asyncio.set_event_loop(None)
+        loop.close()
+    counts = {**world.history.counts, **world.judge.counts, "callbacks": loop.callbacks}
+    return SimReport(
+        options,
+        code,
+        finding,
+        world.history.hash,
+        world.kinds,
+        loop.time(),
+        dict(sorted(counts.items())),
+        world.history.newest(400) if code else (),
+    )
 
 
 class _World:
@@ -368,12 +372,17 @@ def _quiet() -> Generator[list[str]]:
 
 @contextmanager
 def _no_collections() -> Generator[None]:
-    """The collector runs clean-up code at moments that differ from run to run; reference counts do not."""
+    """The collector runs clean-up code at moments that differ from run to run; reference counts do not.
+
+    What was there before is set aside, so that the collection at the end looks through the simulation's objects alone.
+    """
     was_on = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
+        gc.collect()
+        gc.unfreeze()
         if was_on:
             gc.enable()
-        gc.collect()
