@@ -238,12 +238,13 @@ class SimCells(Cells):
         self._wire = wire
         self._make_id = make_id
         self._on_call = on_call
+        self._name = bucket.spec.name
         self._budget_s = min(BUDGET_S, 0.3 * (bucket.spec.max_age_s or math.inf))
         self._try_s = min(TRY_S, self._budget_s / 3)
 
     @property
     def name(self) -> str:
-        return self._bucket.spec.name
+        return self._name
 
     @property
     def max_age_s(self) -> float | None:
@@ -251,7 +252,7 @@ class SimCells(Cells):
 
     async def read(self, key: str) -> Entry | None:
         check_key(key)
-        self._on_call.reading(self.name, key)
+        self._on_call.reading(self._name, key)
         return await self._question(key, lambda: self._bucket.read(key))
 
     async def mark(self) -> Mark:
@@ -259,7 +260,7 @@ class SimCells(Cells):
 
     async def look(self, key: str) -> tuple[Entry | None, Mark]:
         check_key(key)
-        self._on_call.reading(self.name, key)
+        self._on_call.reading(self._name, key)
         return await self._questions(key, lambda: self._bucket.read(key))
 
     async def list(self, prefix: str = "") -> Sequence[Entry]:
@@ -273,7 +274,7 @@ class SimCells(Cells):
 
     def _listed(self, prefix: str, survey: tuple[Sequence[Entry], float]) -> Sequence[Entry]:
         entries, looked_at = survey
-        self._on_call.listed(self.name, prefix, looked_at)
+        self._on_call.listed(self._name, prefix, looked_at)
         return entries
 
     async def create(
@@ -315,36 +316,36 @@ class SimCells(Cells):
         write_id = self._make_id()
         if admit is not None:
             admit()
-        self._on_call.writing(self.name, key, value)
+        self._on_call.writing(self._name, key, value)
         try:
             return await self._wire.ask(
-                self.name,
+                self._name,
                 lambda: self._bucket.write(write_id, key, value, expect, ttl_s),
                 budget_s=self._budget_s,
                 try_s=self._try_s,
                 before_each=admit,
             )
         except Unavailable as error:
-            self._on_call.unwritten(self.name, key)
+            self._on_call.unwritten(self._name, key)
             return Unknown(str(error))
         except BaseException:
-            self._on_call.unwritten(self.name, key)
+            self._on_call.unwritten(self._name, key)
             raise
 
     async def _question(self, key: str, effect: Callable[[], T]) -> T:
         try:
-            return await self._wire.ask(self.name, effect, budget_s=self._budget_s, try_s=self._try_s)
+            return await self._wire.ask(self._name, effect, budget_s=self._budget_s, try_s=self._try_s)
         except (Unavailable, asyncio.CancelledError):
-            self._on_call.unread(self.name, key)
+            self._on_call.unread(self._name, key)
             raise
 
     async def _questions(self, key: str, effect: Callable[[], T]) -> tuple[T, Mark]:
         """One about a key, and the mark, side by side and in no order."""
         mark = self._bucket.mark
         try:
-            return await self._wire.ask_both(self.name, effect, mark, budget_s=self._budget_s, try_s=self._try_s)
+            return await self._wire.ask_both(self._name, effect, mark, budget_s=self._budget_s, try_s=self._try_s)
         except (Unavailable, asyncio.CancelledError):
-            self._on_call.unread(self.name, key)
+            self._on_call.unread(self._name, key)
             raise
 
 

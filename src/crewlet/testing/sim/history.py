@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _TOGETHER = 512
@@ -39,21 +40,23 @@ class History:
         self._undigested: list[tuple[float, str, tuple[Fact, ...]]] = []
         self._kept = kept
         self._events: list[tuple[float, str, tuple[Fact, ...]]] = []
-        self.counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def note(self, kind: str, *facts: Fact) -> None:
         event = asyncio.get_running_loop().time(), kind, facts
         self._undigested.append(event)
         if len(self._undigested) == _TOGETHER:
             self._digest_now()
-        self.counts[kind] += 1
-        self._events.append(event)
-        if len(self._events) > 2 * self._kept:
-            del self._events[: self._kept]
 
     def newest(self, count: int) -> tuple[Event, ...]:
         """The last events, oldest first."""
-        return tuple(Event(at, kind, tuple(map(str, facts))) for at, kind, facts in self._events[-count:])
+        newest = [*self._events, *self._undigested][-count:]
+        return tuple(Event(at, kind, tuple(map(str, facts))) for at, kind, facts in newest)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How often what happened."""
+        return self._counts + Counter(kind for _, kind, _ in self._undigested)
 
     @property
     def hash(self) -> str:
@@ -61,5 +64,10 @@ class History:
         return self._digest.hexdigest()[:16]
 
     def _digest_now(self) -> None:
-        self._digest.update(repr(self._undigested).encode())
-        self._undigested.clear()
+        news = self._undigested
+        self._digest.update(repr(news).encode())
+        self._counts.update(kind for _, kind, _ in news)
+        self._events += news
+        if len(self._events) > 2 * self._kept:
+            del self._events[: self._kept]
+        news.clear()

@@ -88,8 +88,9 @@ class SimLoop(VirtualLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        # As the base class's own, without a frame of Python.
+        # As the base class's own, without a frame of Python. Every future and task asks whether it is to be debugged.
         setattr(self, "create_future", partial(asyncio.Future, loop=self))  # noqa: B010
+        setattr(self, "get_debug", bool)  # noqa: B010
         self._serial = 0
         # Due at, serial number, timer: those due together fire in the order they were set, on every Python.
         self._timed: list[tuple[float, int, _Timer]] = []
@@ -158,6 +159,11 @@ class SimLoop(VirtualLoop):
             handle = _Handle((callback, args, context, context.get(PROCESS)))
         self._ready.append(handle)
         return handle
+
+    def call_in(self, world: Context, when: float, callback: Callable[..., object], *args: Any) -> None:
+        """As `call_at`, of what belongs to no process."""
+        self._serial += 1
+        heappush(self._timed, (when, self._serial, _Timer((callback, args, world, None))))
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None

@@ -125,16 +125,18 @@ class _Request(msgspec.Struct):
 class _Stream:
     """What crosses in one direction, in order. What arrives together takes one timer."""
 
-    __slots__ = ("_arriving", "_world", "last_at")
+    __slots__ = ("_arriving", "_loop", "_world", "last_at")
 
-    def __init__(self, world: Context) -> None:
+    def __init__(self, loop: SimLoop, world: Context) -> None:
+        self._loop = loop
         self._world = world
         self._arriving: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.last_at = 0.0
 
-    def add(self, loop: SimLoop, delay_s: float, arrive: Callable[..., None], *args: Any) -> float:
+    def add(self, delay_s: float, arrive: Callable[..., None], *args: Any) -> float:
         """Have something arrive then, or when what left before it does. Returns when."""
-        now, last_at = loop.now_s, self.last_at
+        loop, last_at = self._loop, self.last_at
+        now = loop.now_s
         if not delay_s and last_at < now:
             arrive(*args)
             return now
@@ -146,7 +148,7 @@ class _Stream:
             at = last_at
         self.last_at = at
         self._arriving = [(arrive, args)]
-        loop.call_at(at, _arrive_together, self._arriving, context=self._world)
+        loop.call_in(self._world, at, _arrive_together, self._arriving)
         return at
 
 
@@ -162,8 +164,8 @@ class Wire:
         self._world = world
         self.own = world.copy()
         self.own.run(PROCESS.set, process)
-        self._out = _Stream(world)
-        self._back = _Stream(world)
+        self._out = _Stream(self._loop, world)
+        self._back = _Stream(self._loop, world)
 
     async def ask(
         self,
@@ -245,8 +247,20 @@ class Wire:
     def _try(
         self, stream: str, effect: Callable[[], T], ends: float, try_s: float, *, is_silent: bool = False
     ) -> asyncio.Future[T]:
-        now, answer = self._loop.now_s, self._loop.create_future()
-        self._send(_Request(stream, effect, answer, now + min(try_s, max(0.05, ends - now)), is_silent))
+        loop, line = self._loop, self._line
+        now, answer = loop.now_s, loop.create_future()
+        left_s = max(0.05, ends - now)
+        request = _Request(stream, effect, answer, now + (try_s if try_s < left_s else left_s), is_silent)
+        if line.cut_out or (line.lost_out and self._dice.chance(line.lost_out)):
+            self._gives_up(request)
+            return answer
+        if line.late and self._dice.chance(line.late):
+            at = now + self._dice.between(0.0, line.late_s)
+            loop.call_in(self._world, at, self._arrive, request)
+        else:
+            at = self._out.add(self._delay(), self._arrive, request)
+        if at >= request.until:
+            self._gives_up(request)
         return answer
 
     async def crossing(self, sent_at: float) -> bool:
@@ -263,37 +277,24 @@ class Wire:
         """Send something to the broker, in order with what is asked of it, and never hear of it."""
         line = self._line
         if not (line.cut_out or (line.lost_out and self._dice.chance(line.lost_out))):
-            self._out.add(self._loop, self._delay(), self._told, effect)
+            self._out.add(self._delay(), self._told, effect)
 
     def push(self, arrive: Callable[..., None], *args: Any) -> bool:
         """Send something from the broker, in order with its answers. False: it never arrives.
 
         It goes out with what is on its way already, as a server flushes a connection.
         """
-        line, back, loop = self._line, self._back, self._loop
+        line, back = self._line, self._back
         if line.cut_back or self._broker.is_down or (line.lost_back and self._dice.chance(line.lost_back)):
             return False
-        is_under_way = back.last_at > loop.now_s
-        back.add(loop, 0.0 if is_under_way else self._delay_back(), arrive, *args)
+        is_under_way = back.last_at > self._loop.now_s
+        back.add(0.0 if is_under_way else self._delay_back(), arrive, *args)
         return True
 
     def notice_silence(self, notice: Callable[[], None]) -> None:
         """Have the node notice, after a while, that something did not arrive."""
         loop = self._loop
-        loop.call_at(loop.now_s + self._broker.silence_s, notice, context=self._world)
-
-    def _send(self, request: "_Request") -> None:
-        line, loop = self._line, self._loop
-        if line.cut_out or (line.lost_out and self._dice.chance(line.lost_out)):
-            self._gives_up(request)
-            return
-        if line.late and self._dice.chance(line.late):
-            at = loop.now_s + self._dice.between(0.0, line.late_s)
-            loop.call_at(at, self._arrive, request, context=self._world)
-        else:
-            at = self._out.add(loop, self._delay(), self._arrive, request)
-        if at >= request.until:
-            self._gives_up(request)
+        loop.call_in(self._world, loop.now_s + self._broker.silence_s, notice)
 
     def _arrive(self, request: "_Request") -> None:
         broker, line = self._broker, self._line
@@ -322,7 +323,7 @@ class Wire:
         if request.is_silent:
             _tell(request.answer, result, error)
             return
-        at = self._back.add(self._loop, self._delay_back(), _tell, request.answer, result, error)
+        at = self._back.add(self._delay_back(), _tell, request.answer, result, error)
         if at >= request.until:
             self._gives_up(request)
 
