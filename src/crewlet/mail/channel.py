@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from crewlet.kit.decoding import decode
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import channel_mail_id
 from crewlet.ports.cells import Entry
@@ -144,7 +145,7 @@ def read(entry: Entry) -> Found:
     if not is_id(channel_id):
         raise ChannelClosed(f"the record {entry.key} is no channel's")
     try:
-        channel = msgspec.json.decode(entry.value, type=Channel)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        channel = decode(entry.value, Channel)
+    except msgspec.MsgspecError as error:
         raise ChannelClosed(f"the record {entry.key} cannot be read here: {error}") from error
     return Found(channel_id, channel, entry.revision, entry.written_at)

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import msgspec
 
+from crewlet.kit.decoding import decode
 from crewlet.ports.mail import BatchOptions, Delivery
 
 
@@ -16,16 +17,13 @@ class _Head(msgspec.Struct, frozen=True, gc=False):
     conversation: str = ""
 
 
-_HEADS = msgspec.json.Decoder(_Head)
-
-
 def conversation_of(delivery: Delivery) -> str:
     """The partition key of a delivery: its event's conversation, else one that nothing else shares.
 
     Raises:
         msgspec.MsgspecError: it holds no event; the delivery is then a partition of its own.
     """
-    head = _HEADS.decode(delivery.data)
+    head = decode(delivery.data, _Head)
     return f"conversation:{head.conversation}" if head.conversation else f"event:{head.id}"
 
 
@@ -36,7 +34,7 @@ def dated(delivery: Delivery) -> datetime:
         ValueError: the event carries no usable instant; the order of arrival then stands.
     """
     try:
-        instant = datetime.fromisoformat(_HEADS.decode(delivery.data).timestamp)
+        instant = datetime.fromisoformat(decode(delivery.data, _Head).timestamp)
     except msgspec.MsgspecError as error:
         raise ValueError("the delivery holds no event") from error
     if instant.tzinfo is None:

@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import Annotated
 
+import msgspec
+
+from crewlet.kit.decoding import Instant, decode
 from crewlet.kit.lines import one_line
 from crewlet.mail.patterns import digest, readable
 from crewlet.ports.deadletters import DeadLetter, Handling
@@ -22,6 +25,8 @@ _OURS = ("Crewlet-", "Nats-")
 _REASON_CHARS = 500
 _HISTORY_REASON_CHARS = 100
 _HISTORY_LENGTH = 26
+
+_Row = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)], str, Instant, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,11 @@ def without_history(letter: Letter) -> Letter:
 
 def subjects_of(subscription: Subscription, message_id: str) -> str:
     """The head of every subject on which letters of one message are: a readable part, then what identifies."""
-    mark = sha256(message_id.encode()).hexdigest()[:16]
-    return f"{PREFIX}{subscription.topic}.{readable(subscription.group)}.{digest(subscription)}.{mark}"
+    return _head(subscription) + sha256(message_id.encode()).hexdigest()[:16]
+
+
+def _head(subscription: Subscription) -> str:
+    return f"{PREFIX}{subscription.topic}.{readable(subscription.group)}.{digest(subscription)}."
 
 
 def subjects_under(topic: str) -> str:
@@ -84,16 +92,19 @@ def read_letter(place: int, subject: str, headers: Mapping[str, str], data: byte
         ValueError: it is none of ours.
     """
     try:
+        subscription = Subscription(headers["Crewlet-Topic"], headers["Crewlet-Group"])
+        if not subject.startswith(_head(subscription)):
+            raise ValueError(f"the message at {place} lies on the subject of another mailbox than it names")
         return DeadLetter(
             id=letter_id(place, subject),
-            subscription=Subscription(headers["Crewlet-Topic"], headers["Crewlet-Group"]),
+            subscription=subscription,
             message_id=headers[ID_HEADER],
             data=data,
             headers=publisher_headers(headers),
-            sequence=int(headers["Crewlet-Sequence"]),
-            deliveries=int(headers["Crewlet-Deliveries"]),
+            sequence=_count(headers["Crewlet-Sequence"]),
+            deliveries=_count(headers["Crewlet-Deliveries"]),
             reason=headers.get("Crewlet-Reason", ""),
-            published_at=datetime.fromisoformat(headers["Crewlet-Published-At"]),
+            published_at=_instant(headers["Crewlet-Published-At"]),
             buried_at=stored_at,
             history=_history(headers.get("Crewlet-History", "[]")),
         )
@@ -133,8 +144,25 @@ def _history_text(history: Sequence[Handling]) -> str:
 
 
 def _history(text: str) -> tuple[Handling, ...]:
-    rows: list[list[Any]] = json.loads(text)
-    return tuple(
-        Handling(int(number), str(owner), datetime.fromisoformat(at).astimezone(UTC), str(reason))
-        for number, owner, at, reason in rows
-    )
+    rows = decode(text.encode(), list[_Row])
+    return tuple(Handling(number, owner, _utc(at), reason) for number, owner, at, reason in rows)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError(f"{text[:30]!r} is no count")
+    return int(text)
+
+
+def _instant(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(f"{text[:30]!r} has no zone")
+    return _utc(at)
+
+
+def _utc(at: datetime) -> datetime:
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{at} is out of range") from error

@@ -13,6 +13,7 @@ from datetime import datetime
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import Instant, decode
 from crewlet.mail.patterns import digest
 from crewlet.ports.cells import BucketSpec, Cells, Done, Entry, Refused, Unknown, WriteResult
 from crewlet.ports.clock import Clock
@@ -34,7 +35,7 @@ _log = structlog.get_logger()
 class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
     n: int
     owner: str
-    at: datetime
+    at: Instant
     reason: str = ""
 
 
@@ -109,7 +110,7 @@ def _joined(notes: Sequence[_Note], note: _Note) -> list[_Note]:
 
 
 def _notes(entry: Entry | None) -> list[_Note]:
-    return msgspec.json.decode(entry.value, type=list[_Note]) if entry is not None else []
+    return decode(entry.value, list[_Note]) if entry is not None else []
 
 
 def _key(subscription: Subscription, sequence: int, published_at: datetime) -> str:

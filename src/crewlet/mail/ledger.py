@@ -16,8 +16,9 @@ from hashlib import sha256
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import decode
 from crewlet.ports.cells import Admit, BucketSpec, Cells, Done, Refused, Unknown
-from crewlet.ports.errors import Unavailable
+from crewlet.ports.errors import Unavailable, Unreadable
 from crewlet.ports.term import Term
 
 LEDGER_BUCKET = BucketSpec("crewlet_ledger", max_age_s=7 * 24 * 3600.0)
@@ -81,7 +82,10 @@ class Ledger:
         entry = await self._cells.read(key)
         if entry is None:
             return None
-        record = msgspec.json.decode(entry.value, type=_Record)
+        try:
+            record = decode(entry.value, _Record)
+        except msgspec.MsgspecError as error:
+            raise Unreadable(f"the record of finished work {entry.key} cannot be read: {error}") from error
         return Completion(
             outcome=record.outcome,
             detail=record.detail,
@@ -115,7 +119,7 @@ class Ledger:
                 if completion is None and (message := chat_messages.get(trigger_id)):
                     completion = await self._completion(_chat_key(handle, message), is_by_thread=True)
                 return completion
-            except (Unavailable, msgspec.MsgspecError) as error:
+            except Unavailable as error:
                 _log.warning("ledger_unreadable", seat=handle, trigger=trigger_id, error=str(error))
                 return None
 

@@ -9,13 +9,12 @@ import msgspec
 
 from crewlet.company.model import Company
 from crewlet.company.rules import MAX_HANDLE_CHARS
+from crewlet.kit import decoding
 from crewlet.mail import topics
 from crewlet.mail.envelope import Envelope
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import CrewletError
 from crewlet.ports.mail import Mail, Published
-
-_ENVELOPES = msgspec.json.Decoder(Envelope)
 
 
 class UnknownSeat(CrewletError):
@@ -79,4 +78,4 @@ def decode(data: bytes) -> Envelope:
     Raises:
         msgspec.MsgspecError: it is not one.
     """
-    return _ENVELOPES.decode(data)
+    return decoding.decode(data, Envelope)

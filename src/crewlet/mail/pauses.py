@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import Instant, decode
 from crewlet.ports.cells import BucketSpec, Cells, Entry, landed
 from crewlet.ports.errors import Misuse, Unavailable
 
@@ -37,10 +38,10 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     id: str
-    since: datetime
+    since: Instant
     by: str = ""
     reason: str = ""
-    until: datetime | None = None
+    until: Instant | None = None
     stop_running: bool = False
 
     def is_over(self, store_now: datetime) -> bool:
@@ -91,7 +92,7 @@ def decode_pauses(entry: Entry | None) -> Mapping[str, Pause]:
     if entry is None:
         return {}
     try:
-        return msgspec.json.decode(entry.value, type=_Record).seats
+        return decode(entry.value, _Record).seats
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the record of pauses cannot be read: {error}") from error
 

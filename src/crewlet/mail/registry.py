@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import decode
 from crewlet.mail import topics
 from crewlet.ports.cells import BucketSpec, Cells, Entry, Refused, WriteResult
 from crewlet.ports.errors import Unavailable
@@ -142,7 +143,7 @@ def _encoded(record: MailboxRecord) -> bytes:
 
 def _record(entry: Entry) -> MailboxRecord:
     try:
-        stored = msgspec.json.decode(entry.value, type=_Stored)
+        stored = decode(entry.value, _Stored)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the mailbox record of {entry.key} cannot be read: {error}") from error
     if not topics.is_handle(entry.key):

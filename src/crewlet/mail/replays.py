@@ -15,13 +15,14 @@ from typing import Literal
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import Instant, decode
 from crewlet.mail import topics
 from crewlet.mail.deadletters import place_of
 from crewlet.mail.ledger import Ledger
 from crewlet.ports.cells import BucketSpec, Cells, Done, Entry, Refused, Unknown
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeadLetter
-from crewlet.ports.errors import CrewletError, Unavailable
+from crewlet.ports.errors import CrewletError, Unavailable, Unreadable
 from crewlet.ports.mail import Mail, MailRefused
 
 REPLAYS_BUCKET = BucketSpec("crewlet_replays", max_age_s=35 * 24 * 3600.0)
@@ -58,14 +59,14 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class ReplayState:
-    """What is known of a letter's replay, begun `at`.
+    """What is known of a letter's replay, begun `at`; None where its record cannot be read.
 
     Attributes:
         mail: where the mail is; `unknown` where it was sent and cannot be found; `unconfirmed` where it cannot be
             found, and nobody said that it was sent.
     """
 
-    at: datetime
+    at: datetime | None
     mail: Found | Literal["unknown", "unconfirmed"]
 
 
@@ -76,7 +77,7 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     is_sent: bool = msgspec.field(default=False, name="is_done")
     is_worked: bool = False
-    sent_at: datetime | None = None
+    sent_at: Instant | None = None
 
 
 class Replays:
@@ -246,7 +247,10 @@ class _Claim:
 
 
 def _record(entry: Entry) -> _Record:
-    return msgspec.json.decode(entry.value, type=_Record)
+    try:
+        return decode(entry.value, _Record)
+    except msgspec.MsgspecError as error:
+        raise Unreadable(f"the record of the replay of {entry.key} cannot be read: {error}") from error
 
 
 def _at(entry: Entry) -> datetime:

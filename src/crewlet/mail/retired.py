@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from crewlet.kit.decoding import Instant, decode
 from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
 from crewlet.ports.errors import Unavailable
 
@@ -31,7 +32,7 @@ class Retired:
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str
-    absent_since: datetime | None = None
+    absent_since: Instant | None = None
     messages: dict[str, int] = {}
 
 
@@ -87,6 +88,6 @@ class Retirements:
 
 def _stored(handle: str, value: bytes) -> _Stored:
     try:
-        return msgspec.json.decode(value, type=_Stored)
+        return decode(value, _Stored)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the record of the retirement of {handle} cannot be read: {error}") from error

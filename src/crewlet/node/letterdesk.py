@@ -12,10 +12,10 @@ from crewlet.company.model import Company
 from crewlet.mail import topics
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import UnknownSeat, decode
-from crewlet.mail.replays import Replays
+from crewlet.mail.replays import Replays, ReplayState
 from crewlet.node.mailstatus import DroppedLetter, Letter, LetterDelivery, LetterDetail, Letters, ReplayedLetter
 from crewlet.ports.deadletters import DeadLetter, DeadLetters
-from crewlet.ports.errors import CrewletError, Misuse
+from crewlet.ports.errors import CrewletError, Misuse, NotLive, Unreadable
 
 MOST_A_PAGE = 200
 _SHOWN_CHARS = 2_000
@@ -145,7 +145,7 @@ class LetterDesk:
         return letter
 
     async def _short(self, letter: DeadLetter) -> Letter:
-        state, event = await self.replays.state(letter), _event(letter)
+        state, event = await self._replay_of(letter), _event(letter)
         return Letter(
             id=letter.id,
             seat=topics.seat_of(letter.subscription),
@@ -162,11 +162,21 @@ class LetterDesk:
             replayed_at=state.at if state is not None else None,
         )
 
+    async def _replay_of(self, letter: DeadLetter) -> ReplayState | None:
+        """What is known of its replay. One letter whose records are foreign keeps no other from being shown."""
+        try:
+            return await self.replays.state(letter)
+        except NotLive:
+            raise
+        except (Misuse, Unreadable) as error:
+            _log.warning("dead_letter_replay_unreadable", letter=letter.id, error=str(error))
+            return ReplayState(None, "unknown")
+
 
 def _event(letter: DeadLetter) -> Envelope | None:
     try:
         return decode(letter.data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except msgspec.MsgspecError:
         return None
 
 

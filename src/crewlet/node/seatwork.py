@@ -6,6 +6,7 @@ from datetime import datetime
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import decode
 from crewlet.ports.signals import Forget, Signals
 
 QUESTION = "seat_work"
@@ -61,7 +62,7 @@ class SeatWorkDesk:
             return self._own(handle)
         for data in await self._signals.ask(QUESTION, handle.encode(), timeout_s=ANSWER_WITHIN_S):
             try:
-                heard = msgspec.json.decode(data, type=SeatWork)
+                heard = decode(data, SeatWork)
             except msgspec.MsgspecError as error:
                 _log.warning("seat_work_unreadable", error=str(error), bytes=len(data))
                 continue

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import decode
 from crewlet.mail.screening import AGENT_NOT_READY
 from crewlet.ports.signals import Forget, Signals
 
@@ -70,7 +71,7 @@ class Troubles:
         if nodes > 1:
             for data in await self._signals.ask(QUESTION, b"", timeout_s=ANSWER_WITHIN_S, enough=nodes):
                 try:
-                    heard = msgspec.json.decode(data, type=_Answer)
+                    heard = decode(data, _Answer)
                 except msgspec.MsgspecError as error:
                     _log.warning("seat_troubles_unreadable", error=str(error), bytes=len(data))
                     continue

@@ -16,6 +16,10 @@ class NotTaken(Unavailable):
     """The request reached nobody, or was turned away: it had no effect and will have none."""
 
 
+class Unreadable(Unavailable):
+    """A record is there, and none that this build can read: what it says is unknown for as long as it stays."""
+
+
 class Fenced(CrewletError):
     """The caller is not, or no longer provably, the holder. It stops at once and writes nothing more."""
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import decode
 from crewlet.ports.cells import Cells, Entry, Mark
 from crewlet.ports.clock import Clock
 from crewlet.seats.lease import NODE, SEAT
@@ -32,13 +33,10 @@ class _Row(msgspec.Struct, frozen=True):
     protocol: int = OLDEST_PROTOCOL
 
 
-_decoder = msgspec.json.Decoder(_Row)
-
-
 @lru_cache(10_000)
 def _short_row(value: bytes) -> _Row:
     # A seat's renewal writes the same bytes again.
-    return _decoder.decode(value)
+    return decode(value, _Row)
 
 
 class _Rows:
@@ -56,7 +54,7 @@ class _Rows:
         if not key.startswith(_COUNTED):
             return
         try:
-            row = _short_row(entry.value) if len(entry.value) <= _SHORT else _decoder.decode(entry.value)
+            row = _short_row(entry.value) if len(entry.value) <= _SHORT else decode(entry.value, _Row)
         except msgspec.MsgspecError:
             # It keeps claims of its own resource out until it ages out; it must not keep every claim out.
             _log.error("lease_record_unreadable", key=entry.key, revision=entry.revision)

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import decode
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.cells import BucketSpec, Cells, Entry, landed
 from crewlet.ports.clock import Clock
@@ -114,6 +115,6 @@ async def wait_until_nobody_keeps(cells: Cells, clock: Clock) -> None:
 def _owner(entry: Entry) -> str:
     """Whose mark it is; one that cannot be read is somebody's."""
     try:
-        return msgspec.json.decode(entry.value, type=Keeper).owner
+        return decode(entry.value, Keeper).owner
     except msgspec.MsgspecError:
         return "a node of another build"

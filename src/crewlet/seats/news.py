@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from crewlet.kit import decoding
 from crewlet.seats.noderow import NodeRow
 
 Standing = Literal["stays", "withdrawn", "gone"]
@@ -41,7 +42,7 @@ def decode(data: bytes) -> Freed:
         ValueError: it is no such news.
     """
     try:
-        return msgspec.json.decode(data, type=Freed)
+        return decoding.decode(data, Freed)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import Instant, decode
 from crewlet.ports.cells import Entry
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.seats.lease import Lease
@@ -53,8 +54,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     claim: str = ""
     released: bool = False
     ttl_s: float = 0.0
-    acquired_at: datetime | None = None
-    after: datetime | None = None
+    acquired_at: Instant | None = None
+    after: Instant | None = None
     preferred: str | None = None
     protocol: int = OLDEST_PROTOCOL
     meta: msgspec.Raw = EMPTY_META
@@ -68,9 +69,6 @@ class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder = msgspec.json.Encoder()
-_lease_decoder = msgspec.json.Decoder(LeaseRecord)
-_epoch_decoder = msgspec.json.Decoder(EpochRecord)
-_meta_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def encode(record: LeaseRecord | EpochRecord) -> bytes:
@@ -85,7 +83,7 @@ def encode_meta(meta: Mapping[str, Any]) -> msgspec.Raw:
     """
     try:
         raw = _encoder.encode(dict(meta))
-        _meta_decoder.decode(raw)
+        decode(raw, dict[str, Any])
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise Misuse(f"the meta of a lease is a JSON object: {error}") from error
     return msgspec.Raw(raw)
@@ -96,7 +94,7 @@ def decode_meta(raw: msgspec.Raw) -> dict[str, Any]:
     if raw == EMPTY_META:
         return {}
     try:
-        return _meta_decoder.decode(raw)
+        return decode(raw, dict[str, Any])
     except msgspec.MsgspecError:
         return {}
 
@@ -110,7 +108,7 @@ def decode_epoch(entry: Entry | None) -> EpochRecord:
     if entry is None:
         return EpochRecord()
     try:
-        return _epoch_decoder.decode(entry.value)
+        return decode(entry.value, EpochRecord)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the counter of {entry.key} cannot be read: {error}") from error
 
@@ -121,13 +119,13 @@ def decode_lease(value: bytes) -> LeaseRecord:
     Raises:
         msgspec.MsgspecError: it is none.
     """
-    return _decode_short(value) if len(value) <= _SHORT else _lease_decoder.decode(value)
+    return _decode_short(value) if len(value) <= _SHORT else decode(value, LeaseRecord)
 
 
 @lru_cache(_REMEMBERED)
 def _decode_short(value: bytes) -> LeaseRecord:
     # A seat's renewal writes the same bytes again, and every list reads them.
-    return _lease_decoder.decode(value)
+    return decode(value, LeaseRecord)
 
 
 def is_claiming_record_of(entry: Entry, claim: str) -> bool:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from crewlet.kit.decoding import decode
 from crewlet.kit.supervise import Tasks
 from crewlet.ports.cells import BucketSpec, Cells, landed
 from crewlet.ports.errors import Unavailable
@@ -256,6 +257,6 @@ def _decode(value: bytes | None, kind: type[T], empty: T) -> T:
     if value is None:
         return empty
     try:
-        return msgspec.json.decode(value, type=kind)
+        return decode(value, kind)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"a record of the budgets cannot be read: {error}") from error

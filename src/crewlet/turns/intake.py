@@ -45,7 +45,7 @@ def read(deliveries: Sequence[Delivery]) -> Intake:
     for delivery in deliveries:
         try:
             event = decode(delivery.data)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except msgspec.MsgspecError as error:
             undecodable.append(Undecodable(delivery, str(error)))
         else:
             events.setdefault(event.id, event)
