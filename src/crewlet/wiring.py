@@ -84,7 +84,8 @@ def run_node(settings: Settings, company: Company) -> int:
                 refuse_unusable(*settings.api.address)
             return _run(_main(settings, company))
     except (Unavailable, ListenFailed) as error:
-        print(f"crewlet node: {error}", file=sys.stderr)
+        sentence = str(error)
+        print(f"crewlet node: {sentence}{'' if sentence.endswith('.') else '.'}", file=sys.stderr)
         return 1
 
 

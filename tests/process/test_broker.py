@@ -66,7 +66,9 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(PortInUse, match=f"port {port} is already in use"):
+        with pytest.raises(
+            PortInUse, match=f"port {port} is already in use; set stream.port to auto or to a free port"
+        ):
             Broker.start(BrokerPlan(store_dir=tmp_path / "b", port=port))
         # Nothing is left locked either.
         Broker.start(BrokerPlan(store_dir=tmp_path / "b")).stop()

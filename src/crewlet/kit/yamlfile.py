@@ -74,7 +74,7 @@ def read_text(path: Path, *, remedy: str = "") -> str:
     except FileNotFoundError:
         raise ConfigRefused("the file does not exist", where=where, remedy=remedy) from None
     except IsADirectoryError:
-        raise ConfigRefused("this is a folder, not a file", where=where, remedy=remedy) from None
+        raise ConfigRefused("this is a folder, not a file", where=where, remedy="name a file") from None
     except OSError as error:
         problem = f"the file cannot be read ({error.strerror or error})"
         raise ConfigRefused(problem, where=where, remedy="make it readable for this user") from error

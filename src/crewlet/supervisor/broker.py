@@ -349,7 +349,11 @@ class Broker:
         tail = self.log_tail()
         taken = re.search(r"listen tcp \S*?:(\d+): bind: address already in use", tail)
         if taken is not None:
-            return PortInUse(f"The broker {self.plan.name} cannot listen: port {taken.group(1)} is already in use.")
+            cluster, port = self.plan.cluster, int(taken.group(1))
+            is_members = cluster is not None and port == cluster.port
+            remedy = "stream.cluster.port to" if is_members else "stream.port to auto or to"
+            problem = f"The broker {self.plan.name} cannot listen: port {port} is already in use"
+            return PortInUse(f"{problem}; set {remedy} a free port.")
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         return BrokerFailed(self._with_log(f"The broker {self.plan.name} ended with {how}"))
 
