@@ -139,7 +139,7 @@ async def test_each_bad_input_has_a_named_outcome_and_its_mail_is_accounted_for_
             await node.until(lambda: _is_delivered(node, "good-3"), "the last mail of the good seat is worked")
             health = await node.health()
             assert set(health["seats"]) == set(handles)
-            assert node.events("dispatch_panicked") == []
+            assert node.events("turn_phase_panicked") == node.events("dispatch_panicked") == []
             assert node.events("handler_failed") == []
         finally:
             node.end()

@@ -93,7 +93,7 @@ async def test_servers_that_mean_harm_cost_nobody_but_their_own_seat(model_url: 
             await node.until(lambda: _says_why(node), "it is said why the seat is not taken")
             assert await node.outcome("unusable", "unusable-1") is None
             assert (await node.inbox("unusable"))["waiting"] == 1
-            assert node.events("dispatch_panicked") == node.events("task_broke") == []
+            assert node.events("turn_phase_panicked") == node.events("task_broke") == []
             assert _left(tmp_path) != []
             assert await node.drain() == 0
             assert _left(tmp_path) == []

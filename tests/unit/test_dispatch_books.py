@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from dispatch_desk import Desk, Remembering, delivery, event, mails
 
+from crewlet.adapters.local.cells import LocalCells
+from crewlet.mail.channels import CHANNELS_BUCKET, Channels
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.history import CallBegan, CallEnded, Dispatched, RoundBegan, RoundEnded, TurnBegan, TurnEnded
 from crewlet.ports.mail import Ack, Defer, Nak
-from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolUnavailable
+from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolNotCalled, ToolUnavailable
 from crewlet.testing.virtual import in_virtual_time
 from crewlet.turns.guards import GuardBreached
 from crewlet.turns.toolbox import EPOCH, IDEMPOTENCY_KEY, RESOURCE
@@ -30,6 +32,7 @@ class Files:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
         self.is_gone = False
+        self.is_down = False
 
     async def start(self) -> None: ...
 
@@ -38,6 +41,8 @@ class Files:
     async def call(self, tool: str, arguments: Mapping[str, Any], *, meta: Mapping[str, Any]) -> ToolAnswer:
         if self.is_gone:
             raise ToolUnavailable("gone")
+        if self.is_down:
+            raise ToolNotCalled("down")
         self.calls.append((tool, arguments, meta))
         return ToolAnswer(f"answer {len(self.calls)}")
 
@@ -167,6 +172,49 @@ async def test_an_effect_that_the_fence_stopped_on_its_way_is_none_and_its_mail_
     assert isinstance(await desk.handle_mail(*mails("a")), Defer)
     assert files.calls == []
     assert await desk.completion("a") is None
+
+
+@pytest.mark.proves("TB-02")
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("files_write", {}), ("ask", {"to": "nobody", "question": "?"}), ("ask", {"to": "bob"})],
+    ids=["a server that is down", "a question to nobody", "no question"],
+)
+def test_a_call_that_never_left_is_no_effect_and_the_mail_of_a_turn_that_broke_comes_back(
+    tool: str, arguments: dict[str, str]
+) -> None:
+    async def script(turn: Turn) -> TurnResult:
+        answers.append(await _call(turn, tool, **arguments))
+        raise TurnBroke("coughed")
+
+    @in_virtual_time
+    async def case() -> None:
+        files = Files()
+        files.is_down = True
+        desk = Desk(script, servers=[files])
+        desk.channels = Channels(await LocalCells(desk.clock).open(CHANNELS_BUCKET))
+        await desk.open()
+        assert await desk.handle_mail(*mails("a")) == Nak("coughed")
+        assert answers[0].is_error and await desk.completion("a") is None
+
+    answers: list[ToolAnswer] = []
+    case()
+
+
+@pytest.mark.proves("TB-02")
+@in_virtual_time
+async def test_a_call_that_never_left_takes_no_other_of_the_turn_back() -> None:
+    async def script(turn: Turn) -> TurnResult:
+        await _call(turn, "files_write")
+        files.is_down = True
+        await _call(turn, "files_write")
+        raise TurnBroke("coughed")
+
+    files = Files()
+    desk = await Desk(script, servers=[files]).open()
+    assert await desk.handle_mail(*mails("a")) == Ack()
+    completion = await desk.completion("a")
+    assert completion is not None and completion.outcome == "failed"
 
 
 @in_virtual_time

@@ -124,7 +124,7 @@ def test_a_panic_is_recorded_and_acked_and_its_stack_is_in_the_log(error: BaseEx
         assert await desk.handle_mail(*mails("a")) == Ack()
         completion = await desk.completion("a")
         assert completion is not None and completion.outcome == "failed"
-        panicked = next(line for line in desk.logs if line["event"] == "dispatch_panicked")
+        panicked = next(line for line in desk.logs if line["event"] == "turn_phase_panicked")
         assert isinstance(panicked["exc_info"], BaseException)
         breach = next(line for line in desk.logs if line["event"] == "turn.guard_breach")
         assert breach["kind"] == "unhandled_exception"

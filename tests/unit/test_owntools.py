@@ -97,7 +97,7 @@ def test_what_an_agent_got_wrong_is_answered_with_an_error_and_nothing_leaves(
         await _asking(desk)
         await desk.open()
         assert await desk.handle_mail(_request()) == Ack()
-        assert desk.mail.published == [] and "dispatch_panicked" not in desk.events()
+        assert desk.mail.published == [] and "turn_phase_panicked" not in desk.events()
 
     case()
 

@@ -46,6 +46,9 @@ class Trail:
             raise Unavailable("the disk is full")
         self.told.append(f"leaving {call.tool.name}{' as an effect' if is_effect else ''}")
 
+    def not_made(self, call: Call) -> None:
+        self.told.append(f"{call.tool.name} was not made")
+
     def called(self, call: Call, answer: ToolAnswer) -> None:
         self.told.append(f"called {call.tool.name}: {answer.text}")
 

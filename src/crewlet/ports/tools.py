@@ -15,6 +15,10 @@ class ToolUnavailable(CrewletError):
     """No answer to a call: the server is gone, or was silent for the call's time-out. The call may have been done."""
 
 
+class ToolNotCalled(ToolUnavailable):
+    """The call was not made: nothing of it has left."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolInfo:
     """One tool, as its server describes it.
@@ -133,8 +137,8 @@ class ToolServer(Protocol):
             meta: passed beside the arguments (MCP `_meta`), for instance an idempotency key.
 
         Raises:
-            ToolUnavailable: no answer within the time-out of the server's spec, or the server is gone. A call is never
-                kept for later: one that finds the server down is refused at once.
+            ToolUnavailable: no answer within the time-out of the server's spec, or the server is gone.
+            ToolNotCalled: the server was down. A call is never kept for later: it is refused at once.
 
         Cancellation: the server is told, as far as it can be; the call may have been done.
         """

@@ -157,7 +157,12 @@ class Account:
         except (CrewletError, TimeoutError) as error:
             _log.error("effect_not_kept", tool=call.tool.name, key=call.key, error=str(error) or "the disk hangs")
         self._fence.check()
-        self.record.outside.append(f"{call.tool.name} {call.key}")
+        self.record.outside.append(_effect(call))
+
+    def not_made(self, call: Call) -> None:
+        """See `toolbox.Journal`. Another call of the turn is another entry: their keys differ."""
+        if (effect := _effect(call)) in self.record.outside:
+            self.record.outside.remove(effect)
 
     def called(self, call: Call, answer: ToolAnswer) -> None:
         """See `toolbox.Journal`."""
@@ -172,3 +177,7 @@ class Account:
             self._on_turn(TurnNote(self.work.handle, self.work.turn_id, stage, detail))
         except Exception:  # noqa: BLE001 - see above
             _log.exception("turn_note_failed", stage=stage)
+
+
+def _effect(call: Call) -> str:
+    return f"{call.tool.name} {call.key}"

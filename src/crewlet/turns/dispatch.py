@@ -319,7 +319,10 @@ class SeatDispatch:
             except asyncio.CancelledError:
                 await self._endings.record_last(run, account)
                 raise
-            outcome = await self._endings.settle(run, account, run.task)
+            try:
+                outcome = await self._endings.settle(run, account, run.task)
+            except Exception as error:  # noqa: BLE001 - mail whose turn has run does not come back for a defect of ours
+                outcome = await self._endings.dispatch_panicked(run, account, error)
             if account.record.answered:
                 # It may have finished more of the batch than its own mail.
                 self._ahead = None

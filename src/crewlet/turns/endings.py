@@ -115,7 +115,13 @@ class Endings:
             case TurnBroke() | Unavailable():
                 return await self._broke(run, account, str(error))
             case _:
+                _log.error("turn_phase_panicked", error=repr(error), exc_info=error)
                 return await self._panicked(run, account, error)
+
+    async def dispatch_panicked(self, run: Run, account: Account, error: Exception) -> Outcome:
+        """A defect beside the turn, which has begun and is seen to have ended: a re-run would meet it again."""
+        _log.error("dispatch_panicked", error=repr(error), exc_info=error)
+        return await self._panicked(run, account, error)
 
     async def record_last(self, run: Run, account: Account) -> None:
         """The seat's own call is being cancelled: a proven effect is still worth one bounded try at the ledger."""
@@ -139,7 +145,10 @@ class Endings:
     async def _recorded(self, run: Run, account: Account, result: TurnResult, answered: Sequence[str]) -> Outcome:
         await self._complete(run, account, outcome=result.outcome, detail=result.detail, answered=answered)
         self._log.info("turn_finished", outcome=result.outcome, detail=result.detail)
-        account.end("finished", result.detail, outcome=result.outcome)
+        try:
+            account.end("finished", result.detail, outcome=result.outcome)
+        except Exception as error:  # noqa: BLE001 - the work is done, whatever cannot be put down of it
+            _log.error("dispatch_panicked", error=repr(error), exc_info=error)
         return self._done_with(run, account)
 
     async def _breached(self, run: Run, account: Account, breach: GuardBreached) -> Outcome:
@@ -204,10 +213,9 @@ class Endings:
         return Nak(reason)
 
     async def _panicked(self, run: Run, account: Account, error: BaseException) -> Outcome:
-        _log.error("dispatch_panicked", error=repr(error), exc_info=error)
         _log.error("turn.guard_breach", kind="unhandled_exception", error=repr(error))
-        account.end("panicked", repr(error))
         await self._give_up(run, account, f"panicked: {error!r}")
+        account.end("panicked", repr(error))
         return Ack()
 
     def _fall_back(self, account: Account, name: str, reason: str) -> Defer:
@@ -246,7 +254,7 @@ class Endings:
         admit = _always if is_certain or account.record.reached_outside else run.fence.check
         give_up_at = self._clock.elapsed() + _RECORD_PATIENCE_S
         pause_s = _FIRST_PAUSE_S
-        with suppress(Fenced):  # a successor may have the seat since
+        try:
             while not await self._ledger.record(
                 self._handle,
                 account.work.triggers,
@@ -265,6 +273,10 @@ class Endings:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
                 return
+        except Fenced:
+            pass  # a successor may have the seat since
+        except Exception as error:  # noqa: BLE001 - no defect of a record brings back what the turn has done
+            _log.error("dispatch_panicked", error=repr(error), exc_info=error)
         _log.error("turn_unrecorded", triggers=list(account.work.triggers), outcome=outcome)
 
 

@@ -15,7 +15,7 @@ from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import MailRefused
-from crewlet.ports.tools import ToolAnswer, ToolInfo
+from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolNotCalled
 from crewlet.turns.guards import MAX_DELEGATION_DEPTH
 from crewlet.turns.questions import Questions, answering
 from crewlet.turns.sending import TurnMail
@@ -166,12 +166,12 @@ class OwnTools:
     async def _ask(self, call: Call) -> ToolAnswer:
         wish = _read(_Ask, call.arguments)
         if isinstance(wish, ToolAnswer):
-            return wish
-        channels = self._channels
-        assert channels is not None
+            raise ToolNotCalled(wish.text)
         problem = self._cannot_ask(wish)
         if problem is not None:
-            return ToolAnswer(problem, is_error=True)
+            raise ToolNotCalled(problem)
+        channels = self._channels
+        assert channels is not None
         upon = tuple(self._questions.unanswered)
         channel = Channel(self._handle, wish.to, wish.question, self._sender.depth, self._sender.trace_id, upon=upon)
         try:

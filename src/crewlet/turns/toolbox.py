@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from crewlet.ports.term import Term
-from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolServer, ToolUnavailable
+from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolNotCalled, ToolServer, ToolUnavailable
 from crewlet.turns.effects import CallNames, canonical, reaches_outside
 from crewlet.turns.guards import Stall
 from crewlet.turns.turn import Fence
@@ -47,7 +47,8 @@ class Call:
 
 
 Act = Callable[[Call], Awaitable[ToolAnswer]]
-"""Makes a call. Raises `ToolUnavailable` when no answer came, and may raise `Fenced`."""
+"""Makes a call. Raises `ToolUnavailable` when no answer came, `ToolNotCalled` when it was not made, and may raise
+`Fenced`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Tool:
 
 
 class Journal(Protocol):
-    """Who is told of the calls of a turn, in this order for each: `leaving`, `called`."""
+    """Who is told of the calls of a turn, in this order for each: `leaving`, perhaps `not_made`, `called`."""
 
     async def leaving(self, call: Call, *, is_effect: bool) -> None:
         """The call is about to leave. What is written here is there before it does.
@@ -70,6 +71,10 @@ class Journal(Protocol):
         Raises:
             Fenced, Unavailable: the call does not leave.
         """
+        ...
+
+    def not_made(self, call: Call) -> None:
+        """Nothing of the call has left after all: it is no effect. `called` follows."""
         ...
 
     def called(self, call: Call, answer: ToolAnswer) -> None:
@@ -133,6 +138,11 @@ class Toolbox:
         self._fence.check()
         try:
             answer = _bounded(await tool.act(call))
+        except ToolNotCalled as error:
+            self._journal.not_made(call)
+            if tool.info.server:
+                _log.warning("tool_unavailable", tool=name, server=tool.info.server, error=str(error))
+            answer = ToolAnswer(str(error), is_error=True)
         except ToolUnavailable as error:
             _log.warning("tool_unavailable", tool=name, server=tool.info.server, error=str(error))
             answer = ToolAnswer(f"no answer from {name}: {error}", is_error=True)

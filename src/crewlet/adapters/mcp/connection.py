@@ -19,7 +19,7 @@ from crewlet.kit import lines
 from crewlet.kit.supervise import Tasks
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.programs import ProgramNotStarted, Programs, ProgramUnproven
-from crewlet.ports.tools import StdioServer, ToolAnswer, ToolInfo, ToolServerSpec, ToolUnavailable
+from crewlet.ports.tools import StdioServer, ToolAnswer, ToolInfo, ToolNotCalled, ToolServerSpec, ToolUnavailable
 
 MAX_TOOLS: Final = 256
 MAX_PAGES: Final = 64
@@ -83,7 +83,7 @@ class Connection:
         """Call a tool by its name on the server; see the port."""
         session, limit_s = self._session, self._spec.call_timeout_s
         if session is None:
-            raise ToolUnavailable(self._over.result() if self._over.done() else "it is not connected")
+            raise ToolNotCalled(self._over.result() if self._over.done() else "it is not connected")
         request = types.CallToolRequest(
             params=types.CallToolRequestParams.model_validate(
                 {"name": tool, "arguments": dict(arguments), "_meta": dict(meta)}

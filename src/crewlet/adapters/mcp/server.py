@@ -15,6 +15,7 @@ from crewlet.ports.programs import Programs, ProgramUnproven
 from crewlet.ports.tools import (
     ToolAnswer,
     ToolInfo,
+    ToolNotCalled,
     ToolServer,
     ToolServerNotStarted,
     ToolServers,
@@ -105,9 +106,11 @@ class McpServer(ToolServer):
         if found is None:
             raise Misuse(f"the tool server {self.name} has no tool {tool!r}")
         if self._trouble is not None or self._connection is None:
-            raise ToolUnavailable(f"the tool server {self.name} cannot be called: {self._trouble}")
+            raise ToolNotCalled(f"the tool server {self.name} cannot be called: {self._trouble}")
         try:
             return await self._connection.call(found[1], arguments, meta)
+        except ToolNotCalled as error:
+            raise ToolNotCalled(f"the tool server {self.name} cannot be called: {error}") from None
         except ToolUnavailable as error:
             raise ToolUnavailable(f"the tool server {self.name} gave no answer: {error}") from None
 

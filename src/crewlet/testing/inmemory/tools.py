@@ -13,6 +13,7 @@ from crewlet.ports.errors import Misuse
 from crewlet.ports.tools import (
     ToolAnswer,
     ToolInfo,
+    ToolNotCalled,
     ToolServer,
     ToolServerNotStarted,
     ToolServers,
@@ -134,7 +135,7 @@ class _StandIn(ToolServer):
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, meta: Mapping[str, Any]) -> ToolAnswer:
         if self._is_ended:
-            raise ToolUnavailable(f"the tool server {self._name} has ended")
+            raise ToolNotCalled(f"the tool server {self._name} has ended")
         return await self._by_name[tool].call(arguments, str(meta[IDEMPOTENCY_KEY]))
 
     async def end(self, *, grace_s: float = 0.0) -> None:

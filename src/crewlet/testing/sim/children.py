@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from crewlet.ports.programs import ProgramUnproven
-from crewlet.ports.tools import ToolAnswer, ToolInfo, ToolServer, ToolServers, ToolServerSpec, ToolUnavailable
+from crewlet.ports.tools import (
+    ToolAnswer,
+    ToolInfo,
+    ToolNotCalled,
+    ToolServer,
+    ToolServers,
+    ToolServerSpec,
+    ToolUnavailable,
+)
 from crewlet.testing.sim.clock import SimClock
 from crewlet.testing.sim.dice import Dice
 
@@ -75,7 +83,7 @@ class SimToolServer(ToolServer):
     async def call(self, tool: str, arguments: Mapping[str, Any], *, meta: Mapping[str, Any]) -> ToolAnswer:
         servers = self._servers
         if not self._is_up:
-            raise ToolUnavailable("it has ended")
+            raise ToolNotCalled("it has ended")
         servers.observer.called(self._name, tool, arguments, meta)
         await servers.clock.sleep(_SLOW_ANSWER_S * servers.dice.random())
         if not self._is_up:

@@ -55,6 +55,7 @@ _DEFECTS = frozenset(
         "background_work_broke",
         "handler_failed",
         "dispatch_panicked",
+        "turn_phase_panicked",
         "turn_note_failed",
     }
 )
