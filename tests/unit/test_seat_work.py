@@ -75,6 +75,20 @@ async def test_both_nodes_tell_since_when_a_seat_is_at_work_and_in_which_turn() 
 
 
 @in_virtual_time
+async def test_both_nodes_tell_why_the_last_turn_broke_until_one_has_not() -> None:
+    desk = _Desk(("a",))
+    nodes = await desk.pair()
+    desk.break_next = "program_failed: it exited with code 3"
+    await desk.send("a", "one")
+    await desk.until(lambda: not desk.break_next and not nodes[0].seats.running_turns(), "it broke")
+    for mail in await seen(nodes):
+        assert (mail.in_hand, mail.held, mail.last_error) == (1, "", "program_failed: it exited with code 3")
+    await desk.until(lambda: desk.finished("one"), "it came back")
+    assert [mail.last_error for mail in await seen(nodes)] == ["", ""]
+    await desk.close()
+
+
+@in_virtual_time
 async def test_a_seat_that_nobody_holds_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = _Desk(("a",))
     monkeypatch.setattr("crewlet.node.seat.SeatRuntime.on_acquire", _refuse)

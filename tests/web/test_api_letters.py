@@ -95,6 +95,7 @@ def test_an_inbox_is_shown(api: Served) -> None:
         "oldest_age_s": 61.4,
         "node": "n1",
         "held": "seat_paused",
+        "last_error": "",
         "is_held_known": True,
         "why": "",
     }

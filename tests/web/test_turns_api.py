@@ -82,7 +82,7 @@ def test_caps_are_set_shown_and_given_up_again(api: Served) -> None:
 def test_the_tail_of_a_seat_is_lines_for_people(cli: Served, capsys: Capture) -> None:
     assert main(["seat", "tail", "writer"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "no turn   defer: not owned here (order-0)" in lines[1]
+    assert "mail      handed back: not owned here (order-0)" in lines[1]
     assert "0a1b2c3d  running, round 2, files_write, last sign 42s ago: half?[2J way" in lines[0]
 
 

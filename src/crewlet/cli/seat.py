@@ -172,6 +172,7 @@ def show_mail(
             "oldest": f"{age_s:.0f}s, since {mail['oldest_at']}" if age_s is not None else None,
             "held back": mail["held"] or elsewhere or "no",
             "why": mail.get("why") or None,
+            "last error": mail.get("last_error") or None,
             "left": mail.get("left_at"),
             "deleted from": mail.get("deleted_from"),
             "retired": f"at {mail['retired_at']}, with {mail['retired_messages']} messages"

@@ -21,7 +21,10 @@ _QUIET_STEP_S = 10.0
 """How much longer a turn must have been quiet to be told of again."""
 _SHOWN_CHARS = 200
 _MOST = 200
-"""So many turns, and mail without a turn, a node tells at once."""
+"""So many turns, and so much other mail, a node tells at once."""
+
+_BECAME = {"ack": "finished with", "nak": "comes back", "defer": "handed back", "bury": "dead letter"}
+"""What became of mail that ran no turn, or whose turn broke, in the words of the documents."""
 
 app = typer.Typer(help="What turns did.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -37,7 +40,7 @@ def tail_seat(
     url: UrlOption = None,
     output: OutputOption = Output.table,
 ) -> None:
-    """Show the newest turns that a seat ran on the node asked, and what its mail without a turn met."""
+    """Show the newest turns that a seat ran on the node asked, and what became of mail that no turn finished."""
     path = f"/seats/{segment(handle, 'HANDLE')}/turns"
     client = NodeClient.find(url, config)
     tail = client.get(f"{path}?{urlencode({'limit': _MOST if follow else limit})}")
@@ -185,7 +188,8 @@ def _at(line: dict[str, Any]) -> datetime:
 def _words(line: dict[str, Any]) -> str:
     if "turn_id" not in line:
         mail = ", ".join(line["triggers"]) or "mail"
-        return clean(f"{_instant(line['at'])}  no turn   {line['answer']}: {line['reason']} ({mail})"[:_SHOWN_CHARS])
+        became = _BECAME.get(line["answer"], line["answer"])
+        return clean(f"{_instant(line['at'])}  mail      {became}: {line['reason']} ({mail})"[:_SHOWN_CHARS])
     at = _instant(line.get("ended_at") or line["progressed_at"])
     return clean(f"{at}  {line['turn_id'][:8]}  {_now(line)}"[:_SHOWN_CHARS])
 

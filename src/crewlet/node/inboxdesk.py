@@ -175,6 +175,7 @@ class InboxDesk:
         fleetwide = ", ".join(
             word for word, holds in ((SEAT_PAUSED, pause is not None), (BUDGET_WINDOW, over is not None)) if holds
         )
+        is_ready = AGENT_NOT_READY not in by_holder.split(", ")
         held = held or by_holder or fleetwide
         return SeatMail(
             handle,
@@ -184,6 +185,7 @@ class InboxDesk:
             held=held,
             why=why,
             is_held_known=work is not None or bool(held),
+            last_error=work.trouble if work is not None and is_ready else "",
         )
 
     def _require(self, handle: str) -> None:

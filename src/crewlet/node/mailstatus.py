@@ -18,6 +18,7 @@ class SeatMail:
         held: why its mail is not being read; "" where it is, or where `node` did not say.
         why: a sentence about the seat: what holds its mail, or since when it is at work; "" where nothing is known to.
         is_held_known: False where the node that holds the seat did not say what holds its mail.
+        last_error: why the seat's last turn broke, as far as the node that holds it says; "" where it did not.
         left_at: when the seat was first missed in the company; None while it is in it.
         deleted_from: the mail of a seat that left is deleted from then on.
         retired_at: when the newest mailbox of this handle was deleted; None where none is remembered.
@@ -33,6 +34,7 @@ class SeatMail:
     held: str = ""
     is_held_known: bool = True
     why: str = ""
+    last_error: str = ""
     left_at: datetime | None = None
     deleted_from: datetime | None = None
     retired_at: datetime | None = None
