@@ -31,8 +31,14 @@ class Words:
     lose: Callable[[bytes], bool] = lambda word: False
 
     def __post_init__(self) -> None:
-        self._post = self.connection.post
+        self._post, self._send = self.connection.post, self.connection.client.send
         self.connection.post = self._listen  # type: ignore[method-assign]
+        self.connection.client.send = self._overhear  # type: ignore[method-assign]
+
+    def _overhear(self, subject: str, reply: str, payload: bytes) -> None:
+        if subject.startswith("$JS.ACK."):
+            self.said.append((payload, self.connection.clock.elapsed()))
+        self._send(subject, reply, payload)
 
     def _listen(self, subject: str, payload: bytes = b"", **more: Any) -> asyncio.Future[bytes]:
         if subject.startswith("$JS.ACK."):

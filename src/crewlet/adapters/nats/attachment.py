@@ -7,16 +7,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
-from functools import partial
-from typing import Any
 
 import structlog
 from nats.errors import Error as ClientError
 
+from crewlet.adapters.nats.acks import ACK, Acks
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.deadletters import NatsDeadLetters
+from crewlet.adapters.nats.hand import Held, Mark
 from crewlet.adapters.nats.jsapi import Reply
 from crewlet.adapters.nats.leftover import Left, give_back
 from crewlet.adapters.nats.lookup import remove_message
@@ -40,35 +38,9 @@ PROOF_BUDGET_S = 3.0
 PROOF_MARGIN_S = 0.3
 FINISHED_REMEMBERED = 1024
 DEAF_S = 15.0
-ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
-
-Mark = tuple[int, datetime]
-"""Sequence and instant of publishing: a store that lost its newest messages gives a sequence out again."""
+NAK, PROGRESS = b"-NAK", b"+WPI"
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Held:
-    """A delivery in hand.
-
-    Attributes:
-        reply: the newest delivery's reply subject.
-        window_ends: the reading of `Clock.elapsed` before which the broker surely hands it to nobody else.
-        is_prolonged: in the set that renewals extend; left for ever before the first ack or nak.
-        is_given_back: a nak is on its way, so that the next delivery of the message is a new one, not this one again.
-    """
-
-    delivery: Delivery
-    reply: str
-    headers: dict[str, str]
-    window_ends: float
-    is_prolonged: bool = True
-    is_given_back: bool = False
-
-    @property
-    def mark(self) -> Mark:
-        return self.delivery.sequence, self.delivery.published_at
 
 
 class NatsFeed:
@@ -107,7 +79,7 @@ class NatsFeed:
         self._arrived: deque[Delivery] = deque()
         self._finished: dict[Mark, None] = {}
         self._woken: set[int] = set()
-        self._unconfirmed: dict[asyncio.Future[Any], None] = {}
+        self._acks = Acks(connection, let_go=self._let_go, again=self._ack_again)
         self._prolonging: asyncio.Task[None] | None = None
         self.on_arrival: Callable[[], None] = lambda: None
         self.good_until = math.inf
@@ -117,6 +89,7 @@ class NatsFeed:
         self._slots = slots
         self._slot: Slot = NoSlot()
         self._is_telling_due = False
+        self._forget_listener: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
         """Raises Unavailable when the broker cannot be asked."""
@@ -124,6 +97,7 @@ class NatsFeed:
             await self._pulls.open()
         except (ClientError, OSError) as error:
             raise Unavailable(f"cannot attach to {self._subscription.topic}: {error!r}") from error
+        self._forget_listener = self._connection.listen(self._on_state)
         if (slot := self._slots.take()) is not None:
             self._slot = slot
             self._tell_slot()
@@ -159,27 +133,11 @@ class NatsFeed:
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         for one in self._stop_prolonging(deliveries):
             self._remember_finished(one.mark)
-            try:
-                answer = self._connection.post(one.reply, ACK, timeout_s=SETTLE_TIMEOUT_S)
-            except CrewletError:
-                self._ack_again(one)
-            else:
-                self._unconfirmed[answer] = None
-                answer.add_done_callback(partial(self._on_ack, one))
+            # With more in hand than that, another ack follows.
+            self._acks.send(one, is_last=len(self._hand) <= self._acks.count + 1)
 
-    def _on_ack(self, held: Held, answer: "asyncio.Future[bytes]") -> None:
-        del self._unconfirmed[answer]
-        if answer.cancelled() or answer.exception() is not None:
-            self._ack_again(held)
-        else:
-            self._let_go(held)
-
-    def _ack_again(self, held: Held) -> None:
-        acking = asyncio.ensure_future(self._ack_until(held, self._clock.elapsed() + SETTLE_BUDGET_S))
-        self._unconfirmed[acking] = None
-        acking.add_done_callback(self._unconfirmed.pop)
-
-    async def _ack_until(self, held: Held, ends: float) -> None:
+    async def _ack_again(self, held: Held) -> None:
+        ends = self._clock.elapsed() + SETTLE_BUDGET_S
         await self._clock.sleep(SETTLE_PAUSE_S)
         if not await self._say(held, ACK, ends=ends, is_repeat=True):
             self._log.warning("mail_ack_unconfirmed", ids=[held.delivery.id])
@@ -231,24 +189,37 @@ class NatsFeed:
 
     def prolong(self) -> None:
         self._tell_slot()
+        self._prove_acks()
         if self._prolonging is None or self._prolonging.done():
             self._prolonging = asyncio.create_task(self._prolong(), name=f"prolong {self._subscription.group}")
+
+    def _on_state(self, state: str) -> None:
+        if state == "connected":
+            self._prove_acks()
+
+    def _prove_acks(self) -> None:
+        if not self._pulls.is_closing and self._clock.elapsed() < self.good_until:
+            self._acks.prove()
 
     def stop(self) -> None:
         self._pulls.stop()
 
     async def close(self) -> None:
         self._pulls.stop()
+        if self._clock.elapsed() < self.good_until:
+            self._acks.prove()
+        else:
+            self._acks.trust()
         wake = await self._wake() if self._pulls.unanswered else None
         await self._pulls.all_answered()
+        await self._acks.settled()
+        self._forget_listener()
         known, told = set(self._hand), None
         if self._pulls.doubt_s is not None:
             told = await self._dispel_doubt(self._pulls.doubt_s)
         await self._pulls.close()
         if told is not None:
             await self._bring_back(told, known | set(self._hand), wake)
-        while self._unconfirmed:
-            await asyncio.wait(list(self._unconfirmed))
         self._is_closed = True
         self._tell_slot()
         if wake is not None and wake not in self._woken:
@@ -293,6 +264,8 @@ class NatsFeed:
         if self._hand.get(held.delivery.sequence) is held:
             del self._hand[held.delivery.sequence]
             self._tell_slot_soon()
+            if len(self._hand) <= self._acks.count:
+                self._prove_acks()  # no other ack follows
 
     def _tell_slot_soon(self) -> None:
         """Once for all that changes in this step of the loop."""

@@ -23,6 +23,9 @@ _NOTHING = b"NATS/1.0 404"
 _LATE_S = 0.02
 _SWEEP_S = 0.05
 _FLUSH_BYTES = 64 * 1024
+_FLUSH_STEPS = 3
+"""What so many turns of the loop ask goes out in one write: the calls into the kernel are what costs. A loop with nothing
+else to do takes them within microseconds."""
 _NO_LINE_BREAKS = {ord("\r"): " ", ord("\n"): " "}
 
 _log = structlog.get_logger()
@@ -161,11 +164,14 @@ class Link(Client):
         if self._unsent >= _FLUSH_BYTES:
             self._flush()
         elif not self._is_flush_due:
-            # What one step of the loop asks goes out in one write: the calls into the kernel are what costs.
             self._is_flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush_soon)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._flush_soon, loop, _FLUSH_STEPS)
 
-    def _flush_soon(self) -> None:
+    def _flush_soon(self, loop: asyncio.AbstractEventLoop, steps_left: int) -> None:
+        if steps_left > 1:
+            loop.call_soon(self._flush_soon, loop, steps_left - 1)
+            return
         self._is_flush_due = False
         self._flush()
 

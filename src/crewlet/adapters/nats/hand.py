@@ -1,0 +1,32 @@
+"""What an attachment has in hand."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from crewlet.ports.mail import Delivery
+
+Mark = tuple[int, datetime]
+"""Sequence and instant of publishing: a store that lost its newest messages gives a sequence out again."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A delivery in hand.
+
+    Attributes:
+        reply: the newest delivery's reply subject.
+        window_ends: the reading of `Clock.elapsed` before which the broker surely hands it to nobody else.
+        is_prolonged: in the set that renewals extend; left for ever before the first ack or nak.
+        is_given_back: a nak is on its way, so that the next delivery of the message is a new one, not this one again.
+    """
+
+    delivery: Delivery
+    reply: str
+    headers: dict[str, str]
+    window_ends: float
+    is_prolonged: bool = True
+    is_given_back: bool = False
+
+    @property
+    def mark(self) -> Mark:
+        return self.delivery.sequence, self.delivery.published_at
