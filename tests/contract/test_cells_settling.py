@@ -17,6 +17,7 @@ from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.cells import BucketSpec, Cells, Done, Refused, Unknown
+from crewlet.ports.errors import Unavailable
 from crewlet.testing.brokers import Server
 from crewlet.testing.contracts.cells import done, refused, value_of
 from crewlet.testing.faulty_link import FaultyLink, Frame
@@ -38,8 +39,8 @@ def fault(code: int, description: str = "") -> PubAck:
 @pytest.mark.parametrize(
     ("ack", "expect", "is_replicated", "says"),
     [
-        (PubAck(seq=7), 6, True, Done(7)),
-        (PubAck(seq=7, duplicate=True), 6, True, Done(7)),
+        (PubAck(stream="KV_x", seq=7), 6, True, Done(7)),
+        (PubAck(stream="KV_x", seq=7, duplicate=True), 6, True, Done(7)),
         (fault(10071, "wrong last sequence: 9"), 6, False, Conflict(9)),
         (fault(10071, "wrong last sequence: 0"), 6, True, Conflict(0)),
         (fault(10071, "wrong last sequence: 3"), 6, False, Conflict(3)),
@@ -59,6 +60,8 @@ def test_a_definite_answer_is_taken_as_it_is(
         fault(10071, "wrong last sequence"),
         fault(10077, "something else"),
         PubAck(),
+        PubAck(seq=7),
+        PubAck(stream="KV_x"),
     ],
 )
 def test_anything_else_decides_nothing(ack: PubAck) -> None:
@@ -279,3 +282,18 @@ async def test_removed_keys_leave_no_mark_for_ever(pair: tuple[Cells, FaultyLink
     done(await cells.remove("k", expect=revision))
     assert b"Nats-TTL: 14400s" in sent[-1]
     done(await cells.create("k", b"2"))
+
+
+@pytest.mark.real
+async def test_an_answer_that_holds_nothing_says_of_no_key_that_it_is_not_there(pair: tuple[Cells, FaultyLink]) -> None:
+    cells, link = pair
+    done(await cells.create("k", b"1"))
+    link.on_answer = lambda frame: (
+        frame.with_payload(b"{}") if frame.body is not None and frame.body.startswith(b'{"type":"io.') else frame.raw
+    )
+    with pytest.raises(Unavailable):
+        await cells.read("k")
+    with pytest.raises(Unavailable):
+        await cells.list()
+    with pytest.raises(Unavailable):
+        await cells.mark()

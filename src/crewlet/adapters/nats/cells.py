@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import CoroutineType
 from typing import Any, TypeVar
 
@@ -231,10 +231,8 @@ class NatsBucket(Cells):
         return False
 
     async def mark(self) -> Mark:
-        answer = await self._patiently(lambda wait_s, timeout_s: self._info({}, wait_s, timeout_s))
-        if answer.ts is None:
-            raise Unavailable(f"{self.name}: the broker's answer carries no time")
-        return Mark(answer.ts, answer.state.last_seq)
+        now, answer = await self._patiently(lambda wait_s, timeout_s: self._info({}, wait_s, timeout_s))
+        return Mark(now, answer.state.last_seq)
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
@@ -267,10 +265,10 @@ class NatsBucket(Cells):
         _, newest = await self._survey(prefix)
         return [self._entry(message) for message in newest if not message.is_marker]
 
-    async def _survey(self, prefix: str) -> "tuple[StreamAnswer, list[StoredMessage]]":
-        """What the leader says of the stream, and then of each key the newest message, markers included, in order."""
+    async def _survey(self, prefix: str) -> "tuple[datetime, list[StoredMessage]]":
+        """The leader's clock, and then of each key that it names the newest message, markers included, in order."""
         wanted = {"subjects_filter": f"{self._subjects}{prefix}>"}
-        answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
+        now, answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
         state = answer.state
         subjects = sorted(state.subjects or ())
         if len(subjects) < answer.total:
@@ -285,15 +283,13 @@ class NatsBucket(Cells):
         if missing:
             newest += await self._read_all(missing)
             newest.sort(key=lambda message: message.subject)
-        return answer, newest
+        return now, newest
 
     async def purge_markers(self, older_than_s: float, turned: Callable[[], None]) -> int:
         """See `Cells.purge_markers`. Where the server ages markers by itself there is seldom one so old."""
-        answer, newest = await self._survey("")
+        now, newest = await self._survey("")
         turned()
-        if answer.ts is None:
-            raise Unavailable(f"{self.name}: the broker's answer carries no time")
-        oldest = answer.ts - timedelta(seconds=older_than_s)
+        oldest = now - timedelta(seconds=older_than_s)
         markers = [message for message in newest if message.is_marker and message.time <= oldest]
         return await purge_all(self._lane, self._stream, markers, turned, timeout_s=self._budget_s / 2)
 
@@ -389,13 +385,17 @@ class NatsBucket(Cells):
     async def _newest(self, key: str, wait_s: float, timeout_s: float) -> StoredMessage | None:
         return await newest_message(self._lane, self._stream, self._subjects + key, timeout_s=timeout_s, wait_s=wait_s)
 
-    async def _info(self, body: dict[str, Any], wait_s: float, timeout_s: float) -> StreamAnswer:
+    async def _info(self, body: dict[str, Any], wait_s: float, timeout_s: float) -> tuple[datetime, StreamAnswer]:
+        """The leader's clock, without which an answer is none, and what it says of the stream."""
         try:
-            return await self._lane.api(
+            answer = await self._lane.api(
                 f"STREAM.INFO.{self._stream}", body, StreamAnswer, timeout_s=timeout_s, wait_s=wait_s
             )
         except ApiError as error:
             raise Unavailable(f"{self.name}: {error}") from error
+        if answer.ts is None:
+            raise Unavailable(f"{self.name}: the broker's answer carries no time")
+        return answer.ts, answer
 
     def _entry(self, found: StoredMessage) -> Entry:
         return Entry(found.subject.removeprefix(self._subjects), found.data, found.seq, found.time)

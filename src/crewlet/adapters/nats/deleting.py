@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import CONSUMER_NOT_FOUND, REQUEST_TIMEOUT_S, RETRY_PAUSE_S, ask, parse
+from crewlet.adapters.nats.shapes import Consumer, Success
 from crewlet.adapters.nats.streams import unavailable
 from crewlet.adapters.nats.translate import ApiError
 from crewlet.ports.errors import NotLive, NotTaken, Unavailable
@@ -58,13 +59,13 @@ async def _ask_once(connection: Connection, stream: str, name: str) -> bool:
     """
     answer = await connection.request(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", timeout_s=REQUEST_TIMEOUT_S)
     try:
-        parse(answer.data)
+        parse(answer.data, Success)
         return True
     except ApiError as error:
         if error.err_code != CONSUMER_NOT_FOUND:
             raise
     try:
-        await ask(connection, f"CONSUMER.INFO.{stream}.{name}", budget_s=0.0)
+        await ask(connection, f"CONSUMER.INFO.{stream}.{name}", shape=Consumer, budget_s=0.0)
     except ApiError as error:
         if error.err_code == CONSUMER_NOT_FOUND:
             return False

@@ -1,14 +1,18 @@
 """Requests to JetStream's API for mail, repeated within a budget; the answers stay plain objects.
 
 The client library's own calls hide error codes, cap listings and reconfigure what they find; mail asks for itself.
+An answer that is not what was asked for, whoever gave it, tells nothing.
 """
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
+
+import msgspec
 
 from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.translate import ApiError, cannot_answer
+from crewlet.adapters.nats.translate import ApiError, Fault, cannot_answer
+from crewlet.kit.decoding import decode
 from crewlet.ports.errors import NotLive, Unavailable
 from crewlet.ports.mail import StoreFull
 
@@ -31,12 +35,14 @@ async def ask(
     *,
     budget_s: float = 5.0,
     timeout_s: float = REQUEST_TIMEOUT_S,
+    shape: type[msgspec.Struct] | None = None,
     admit: Callable[[], None] | None = None,
 ) -> Reply:
     """Ask the JetStream API, again and again within a budget; for requests that do no harm when repeated.
 
     Args:
         subject: after `$JS.API.`.
+        shape: what the answer must hold, of `shapes`; the answer itself stays a plain object.
         admit: asked in the step of each try, as a process may have stood still in the pause before it.
 
     Raises:
@@ -51,7 +57,7 @@ async def ask(
             admit()
         try:
             message = await connection.request(f"$JS.API.{subject}", data, timeout_s=timeout_s)
-            return parse(message.data)
+            return parse(message.data, shape)
         except NotLive:
             raise
         except Unavailable as error:
@@ -60,8 +66,11 @@ async def ask(
         await clock.sleep(RETRY_PAUSE_S)
 
 
-def parse(data: bytes) -> Reply:
+def parse(data: bytes, shape: type[msgspec.Struct] | None = None) -> Reply:
     """The object in an answer.
+
+    Args:
+        shape: what it must hold.
 
     Raises:
         ApiError: a definite refusal.
@@ -69,15 +78,16 @@ def parse(data: bytes) -> Reply:
         Unavailable: the server cannot answer now, or this is not an answer of JetStream's.
     """
     try:
-        reply = cast("Reply", json.loads(data))
-    except ValueError as error:
-        raise Unavailable("the broker's answer is not JSON") from error
-    fault = reply.get("error")
-    if fault is None:
-        return reply
-    code, description = int(fault.get("code", 0)), str(fault.get("description", ""))
-    if int(fault.get("err_code", 0)) in NO_ROOM:
-        raise StoreFull(f"the broker has no room left to store anything: {description}")
-    if code == 408 or code >= 500:
-        raise cannot_answer(int(fault.get("err_code", 0)), description)
-    raise ApiError(code, int(fault.get("err_code", 0)), description)
+        reply = decode(data, Reply)
+        if reply.get("error") is None:
+            if shape is not None:
+                msgspec.convert(reply, shape)
+            return reply
+        fault = msgspec.convert(reply["error"], Fault)
+    except msgspec.MsgspecError as error:
+        raise Unavailable(f"the broker's answer cannot be read: {error}") from error
+    if fault.err_code in NO_ROOM:
+        raise StoreFull(f"the broker has no room left to store anything: {fault.description}")
+    if fault.code == 408 or fault.code >= 500:
+        raise cannot_answer(fault.err_code, fault.description)
+    raise ApiError(fault.code, fault.err_code, fault.description)

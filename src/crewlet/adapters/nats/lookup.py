@@ -10,6 +10,7 @@ import msgspec
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import RETRY_PAUSE_S, ask
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER
+from crewlet.adapters.nats.shapes import Message, Success
 from crewlet.adapters.nats.streams import stream_of
 from crewlet.adapters.nats.translate import NO_MESSAGE, STREAM_NOT_FOUND, ApiError, StoredMessage
 from crewlet.ports.errors import Unavailable
@@ -31,7 +32,7 @@ async def read_message(
         Unavailable: nobody answered.
     """
     try:
-        answer = await ask(connection, f"STREAM.MSG.GET.{stream}", which, budget_s=budget_s)
+        answer = await ask(connection, f"STREAM.MSG.GET.{stream}", which, shape=Message, budget_s=budget_s)
     except ApiError as error:
         if error.err_code in (NO_MESSAGE, STREAM_NOT_FOUND):
             return None
@@ -60,7 +61,9 @@ async def remove_message(
         if problem is not None and clock.elapsed() >= ends:
             raise Unavailable(f"the broker did not delete the message at {place}: {problem}") from problem
         try:
-            await ask(connection, f"STREAM.MSG.DELETE.{stream}", {"seq": place, "no_erase": True}, budget_s=0.0)
+            await ask(
+                connection, f"STREAM.MSG.DELETE.{stream}", {"seq": place, "no_erase": True}, shape=Success, budget_s=0.0
+            )
             return True
         except Unavailable as error:
             problem = error

@@ -54,4 +54,6 @@ async def _purge(lane: Lane, stream: str, marker: StoredMessage, timeout_s: floa
         answer = await lane.api(f"STREAM.PURGE.{stream}", body, PurgeAnswer, timeout_s=timeout_s)
     except ApiError as error:
         raise Unavailable(str(error)) from error
+    if not answer.success:
+        raise Unavailable("the broker's answer does not say that it is done")
     return answer.purged

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import MESSAGE_EXCEEDS_MAXIMUM, REQUEST_TIMEOUT_S, ask, parse
+from crewlet.adapters.nats.shapes import Acknowledged
 from crewlet.adapters.nats.streams import stream_of
 from crewlet.adapters.nats.translate import ID_IN_PROCESS, UNDECIDED_SEQUENCE, WRONG_LAST_SEQUENCE, ApiError
 from crewlet.ports.errors import CrewletError, Misuse, NotLive, Unavailable
@@ -48,8 +49,11 @@ async def publish_raw(
         if admit is not None:
             admit()
         try:
-            reply = parse((await connection.request(topic, data, timeout_s=REQUEST_TIMEOUT_S, headers=sent)).data)
-            return Published(int(reply["seq"]), is_first and bool(reply.get("duplicate", False)))
+            answer = await connection.request(topic, data, timeout_s=REQUEST_TIMEOUT_S, headers=sent)
+            reply = parse(answer.data, Acknowledged)
+            if reply["stream"] == stream_of(topic).name:
+                return Published(reply["seq"], is_first and reply.get("duplicate", False))
+            unsure = Unavailable(f"another stream than the topic's answered: {reply['stream']!r}")
         except (NotLive, StoreFull):
             raise
         except (Misuse, ApiError) as error:

@@ -75,7 +75,7 @@ def verdict(ack: PubAck, expect: int, *, is_replicated: bool) -> Done | Conflict
     """What one answer says. Pure."""
     fault = ack.error
     if fault is None:
-        return Done(ack.seq) if ack.seq > 0 else Undecided("the answer names no sequence")
+        return Done(ack.seq) if ack.seq > 0 and ack.stream else Undecided("the answer names no place")
     if fault.err_code == WRONG_LAST_SEQUENCE and fault.named_sequence is not None:
         # A subject's newest sequence never falls except to nothing: whoever names an older one is behind.
         if is_replicated and 0 < fault.named_sequence < expect:
@@ -238,6 +238,8 @@ def message_in(data: bytes, stream: str) -> StoredMessage | None:
     """
     answer = decode(data, MessageAnswer)
     if answer.error is None:
+        if answer.message is None:
+            raise Unavailable("the broker's answer to a read holds nothing")
         return answer.message
     if answer.error.err_code == NO_MESSAGE:
         return None

@@ -7,6 +7,7 @@ import structlog
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import ask
+from crewlet.adapters.nats.shapes import Stream, StreamNames
 from crewlet.adapters.nats.translate import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError
 from crewlet.mail.patterns import is_topic
 from crewlet.ports.errors import Misuse, Unavailable
@@ -103,7 +104,9 @@ async def stream_names(connection: Connection, *, budget_s: float = 10.0) -> lis
     """
     names: list[str] = []
     while True:
-        page = await ask(connection, "STREAM.NAMES", {"offset": len(names)}, timeout_s=5.0, budget_s=budget_s)
+        page = await ask(
+            connection, "STREAM.NAMES", {"offset": len(names)}, shape=StreamNames, timeout_s=5.0, budget_s=budget_s
+        )
         found: list[str] = page.get("streams") or []
         names.extend(found)
         if len(names) >= int(page["total"]) or not found:
@@ -118,11 +121,11 @@ async def ensure_stream(connection: Connection, stream: MailStream, *, replicas:
     """
     wanted = stream.config(replicas)
     try:
-        await ask(connection, f"STREAM.CREATE.{stream.name}", wanted, budget_s=budget_s, timeout_s=5.0)
+        await ask(connection, f"STREAM.CREATE.{stream.name}", wanted, shape=Stream, budget_s=budget_s, timeout_s=5.0)
     except ApiError as error:
         if error.err_code != STREAM_NAME_IN_USE:
             raise
-        answer = await ask(connection, f"STREAM.INFO.{stream.name}", budget_s=budget_s)
+        answer = await ask(connection, f"STREAM.INFO.{stream.name}", shape=Stream, budget_s=budget_s)
         found = answer["config"]
         differs = {key: found.get(key) for key, value in wanted.items() if found.get(key) != value}
         log.warning("mail_stream_adopted", stream=stream.name, differs=differs)

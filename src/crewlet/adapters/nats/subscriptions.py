@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from crewlet.adapters.nats import shapes
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.deleting import delete_consumer
 from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, Reply, ask
@@ -86,7 +87,7 @@ class Consumers:
         await self._mend(stream, subscription, found["config"])
         return Ensured(
             is_new=False,
-            ack_window_s=max(self.ack_window_s, int(found["config"]["ack_wait"]) / NS),
+            ack_window_s=max(self.ack_window_s, int(found["config"].get("ack_wait", 0)) / NS),
             delivered=int(found["delivered"]["stream_seq"]),
         )
 
@@ -95,7 +96,7 @@ class Consumers:
         stream = stream_of(subscription.topic)
         subject = f"CONSUMER.INFO.{stream.name}.{consumer_name(subscription)}"
         try:
-            return await ask(self.connection, subject, budget_s=budget_s)
+            return await ask(self.connection, subject, shape=shapes.Consumer, budget_s=budget_s)
         except ApiError as error:
             if error.err_code == CONSUMER_NOT_FOUND:
                 return None
@@ -189,7 +190,7 @@ class Consumers:
         body = {"stream_name": stream.name, "action": "create", "config": config}
         subject = f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}"
         try:
-            await ask(self.connection, subject, body, timeout_s=3.0, budget_s=8.0)
+            await ask(self.connection, subject, body, shape=shapes.Consumer, timeout_s=3.0, budget_s=8.0)
         except ApiError as error:
             if error.err_code == CONSUMER_EXISTS:
                 return False
@@ -217,7 +218,12 @@ class Consumers:
         name = consumer_name(subscription)
         body = {"stream_name": stream.name, "action": "update", "config": {**config, **wanted}}
         try:
-            await ask(self.connection, f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}", body)
+            await ask(
+                self.connection,
+                f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}",
+                body,
+                shape=shapes.Consumer,
+            )
         except ApiError as error:
             raise unavailable(error, stream.name) from error
 
@@ -264,7 +270,9 @@ class Consumers:
         return list(by_name.values()) if len(by_name) == total else None
 
     async def _page(self, subject: str, offset: int) -> Reply:
-        return await ask(self.connection, subject, {"offset": offset}, timeout_s=5.0, budget_s=10.0)
+        return await ask(
+            self.connection, subject, {"offset": offset}, shape=shapes.Consumers, timeout_s=5.0, budget_s=10.0
+        )
 
 
 def _filters(consumer: dict[str, Any], topic: str) -> bool:

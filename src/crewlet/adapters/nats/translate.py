@@ -146,8 +146,9 @@ class StreamAnswer(Answer, frozen=True):
 
 
 class PurgeAnswer(Answer, frozen=True):
-    """The answer to a purge: how many messages went."""
+    """The answer to a purge: how many messages went. Without `success` nobody knows."""
 
+    success: bool = False
     purged: int = 0
 
 
