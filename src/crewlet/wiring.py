@@ -386,11 +386,13 @@ def _data_dir_locked(data_dir: Path) -> Generator[None]:
 def _node_file(settings: Settings, url: str | None) -> Generator[None]:
     """Tell the command line where this node listens, if it does, readable by this user alone."""
     path = settings.node.data_dir / "run" / "node.json"
-    facts = {"url": url, "pid": os.getpid(), "node_id": settings.node.id, "token": settings.api.token}
+    facts: dict[str, object] = {"url": url, "pid": os.getpid(), "node_id": settings.node.id}
+    if settings.api.token is not None:
+        facts["token"] = settings.api.token
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({name: value for name, value in facts.items() if value is not None}, file)
+        json.dump(facts, file)
     fresh.replace(path)
     try:
         yield

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 
 from crewlet.cli import client
 from crewlet.cli.whereabouts import Whereless, find_node, is_stopped
+from crewlet.node.settings import parse_settings
 from crewlet.supervisor import runlock
+from crewlet.wiring import _node_file  # pyright: ignore[reportPrivateUsage]
 
 CONFIG = Path("crewlet.yaml")
 HOLDS = "from pathlib import Path; from crewlet.supervisor import runlock; lock = runlock.take(Path({!r})); "
@@ -103,6 +106,17 @@ def test_a_process_that_merely_has_a_dead_nodes_number_is_not_taken_for_it(run: 
     (run / "node.lock").write_text(f"{os.getpid()}\n")
     wrote(run, os.getpid())
     assert "ended without a stop" in said(run)
+
+
+def test_what_a_node_without_an_api_writes_of_itself_is_understood(run: Path) -> None:
+    settings = parse_settings("api: {port: 0}", run.parent / "crewlet.yaml", environ={})
+    settings = replace(settings, node=replace(settings.node, data_dir=run.parent))
+    lock = runlock.take(run / "node.lock")
+    try:
+        with _node_file(settings, None):
+            assert said(run).startswith(f"The node of crewlet.yaml (process {os.getpid()}) has no API")
+    finally:
+        runlock.give_up(lock)
 
 
 def test_a_node_without_an_api_is_said_to_have_none(run: Path) -> None:
