@@ -124,6 +124,9 @@ class HostContext:
         is_routable: whether the node could route its seats' calls at the last look.
         hurry: a drain waits for no handler any more.
         allowance: for a drain, the time its store calls may take together.
+        ttl_s: of the seats' leases.
+        window_s: how old the last proof of ownership may be for a turn to start.
+        period_s: the time between the starts of two renewals.
     """
 
     config: HostConfig
@@ -145,18 +148,14 @@ class HostContext:
     shed_reason: str | None = None
     hurry: Latch[str] = field(default_factory=Latch[str])
     allowance: Allowance | None = None
+    ttl_s: float = field(init=False)
+    window_s: float = field(init=False)
+    period_s: float = field(init=False)
 
-    @property
-    def ttl_s(self) -> float:
-        return self.leases.ttl_s
-
-    @property
-    def window_s(self) -> float:
-        return admission.heartbeat_window_s(self.ttl_s, self.config.heartbeat_s)
-
-    @property
-    def period_s(self) -> float:
-        return admission.loop_period_s(self.window_s)
+    def __post_init__(self) -> None:
+        self.ttl_s = self.leases.ttl_s
+        self.window_s = admission.heartbeat_window_s(self.ttl_s, self.config.heartbeat_s)
+        self.period_s = admission.loop_period_s(self.window_s)
 
     @property
     def may_take(self) -> bool:

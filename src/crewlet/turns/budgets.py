@@ -96,9 +96,9 @@ class Budgets:
         Args:
             set_keys: the keys of the caps that people set, all of them.
         """
-        return all(
-            self._caps(spender).is_unlimited and _caps_key(spender) not in set_keys for spender in (COMPANY, handle)
-        )
+        if set_keys and (_caps_key(COMPANY) in set_keys or _caps_key(handle) in set_keys):
+            return False
+        return self._caps(COMPANY).is_unlimited and self._caps(handle).is_unlimited
 
     async def charge(self, handle: str, tokens: int) -> None:
         """Count what a seat has spent, for itself and for the company.
