@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Protocol, TypeVar, cast
 
 from crewlet.ports.cells import (
@@ -115,8 +116,8 @@ class SimBucket:
 
     def survey(self, prefix: str) -> tuple[Sequence[Entry], float]:
         """What is there, by key, and when that was."""
-        live = (self._live(key) for key in sorted(self.held) if key.startswith(prefix))
-        return [entry for entry in live if entry is not None], self._loop.now_s
+        keys = sorted([key for key in self.held if key.startswith(prefix)])
+        return [entry for entry in map(self._live, keys) if entry is not None], self._loop.now_s
 
     def write(
         self, write_id: str, key: str, value: bytes | None, expect: int | None, ttl_s: float | None
@@ -141,8 +142,8 @@ class SimBucket:
 
     def present(self, prefix: str) -> tuple[Sequence[Entry], int]:
         """What is there, oldest first, and the last revision."""
-        live = (self._live(key) for key in list(self.held) if key.startswith(prefix))
-        present = sorted((entry for entry in live if entry is not None), key=lambda entry: entry.revision)
+        live = map(self._live, [key for key in self.held if key.startswith(prefix)])
+        present = sorted([entry for entry in live if entry is not None], key=attrgetter("revision"))
         return present, self._last_revision
 
     def forget(self, wire: Wire) -> None:

@@ -191,6 +191,7 @@ class SimLoop(VirtualLoop):
     def _run_once(self) -> None:
         """Run to the end: the base class calls it until the loop is stopped."""
         ready, timers = self._ready, self._timed
+        callbacks = 0
         while not self._stopping:
             if not ready:
                 if timers and timers[0][2][0] is not None and len(timers) <= self._crowded:
@@ -212,7 +213,7 @@ class SimLoop(VirtualLoop):
                 if callback is None:
                     continue
                 if process is None or process.is_running:
-                    self.callbacks += 1
+                    callbacks += 1
                     try:
                         context.run(callback, *args)
                     except (SystemExit, KeyboardInterrupt):
@@ -221,6 +222,7 @@ class SimLoop(VirtualLoop):
                         self.call_exception_handler({"message": f"a callback broke: {callback!r}", "exception": error})
                 elif process.state is State.FROZEN:
                     process.queued.append(handle)
+        self.callbacks += callbacks
 
     def _jump(self) -> None:
         """Go to the next timer that was not cancelled."""
