@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.lookup import read_message, remove_message
+from crewlet.adapters.nats.lookup import message_at, read_message, remove_message
 from crewlet.adapters.nats.publishing import publish_raw
 from crewlet.adapters.nats.streams import DEAD_LETTERS, ensure_stream
 from crewlet.adapters.nats.translate import WRONG_LAST_SEQUENCE, ApiError, StoredMessage
@@ -86,7 +86,7 @@ class NatsDeadLetters:
 
     async def get(self, letter_id: str) -> DeadLetter | None:
         self._require_live()
-        found = await self._read({"seq": place_of(letter_id)})
+        found = await message_at(self._connection, DEAD_LETTERS.name, place_of(letter_id))
         letter = _letter(found) if found is not None else None
         return letter if letter is not None and letter.id == letter_id else None
 

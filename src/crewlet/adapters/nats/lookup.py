@@ -10,7 +10,7 @@ import msgspec
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import RETRY_PAUSE_S, ask
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER
-from crewlet.adapters.nats.shapes import Message, Success
+from crewlet.adapters.nats.shapes import Message, Stream, Success
 from crewlet.adapters.nats.streams import stream_of
 from crewlet.adapters.nats.translate import NO_MESSAGE, STREAM_NOT_FOUND, ApiError, StoredMessage
 from crewlet.ports.errors import Unavailable
@@ -40,6 +40,31 @@ async def read_message(
     return msgspec.convert(answer["message"], StoredMessage)
 
 
+async def message_at(connection: Connection, stream: str, place: int, *, budget_s: float = 5.0) -> StoredMessage | None:
+    """The message at a place that was once given out, or None when it is surely gone.
+
+    Of several servers one that was deposed, and does not know it, has nothing of what came since. So the one that finds
+    nothing must have come as far as the place; and it is asked before and after, as each answer may be another's.
+
+    Raises:
+        Unavailable: nobody answered, or only a server that is behind.
+    """
+    found = await read_message(connection, stream, {"seq": place}, budget_s=budget_s)
+    if found is not None:
+        return found
+    try:
+        info = await ask(connection, f"STREAM.INFO.{stream}", shape=Stream, budget_s=budget_s)
+    except ApiError as error:
+        if error.err_code == STREAM_NOT_FOUND:
+            return None
+        raise Unavailable(str(error)) from error
+    if info["config"].get("num_replicas", 1) == 1:
+        return None
+    if info["state"]["last_seq"] < place:
+        raise Unavailable(f"the server that answered has nothing of {stream} as new as {place}: it is behind")
+    return await read_message(connection, stream, {"seq": place}, budget_s=budget_s)
+
+
 async def remove_message(
     connection: Connection, stream: str, place: int, is_it: Callable[[StoredMessage], bool], *, budget_s: float = 5.0
 ) -> bool:
@@ -55,7 +80,7 @@ async def remove_message(
     ends = clock.elapsed() + budget_s
     problem: Exception | None = None
     while True:
-        found = await read_message(connection, stream, {"seq": place}, budget_s=budget_s)
+        found = await message_at(connection, stream, place, budget_s=budget_s)
         if found is None or not is_it(found):
             return problem is not None
         if problem is not None and clock.elapsed() >= ends:

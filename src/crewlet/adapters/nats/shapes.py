@@ -29,8 +29,13 @@ class Message(msgspec.Struct, frozen=True):
     message: StoredMessage
 
 
+class State(msgspec.Struct, frozen=True):
+    last_seq: int
+
+
 class Stream(msgspec.Struct, frozen=True):
     config: dict[str, Any]
+    state: State
 
 
 class StreamNames(msgspec.Struct, frozen=True):
