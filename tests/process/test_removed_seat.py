@@ -58,7 +58,7 @@ async def test_a_removed_seats_mail_lives_through_its_grace_and_its_three_durabl
         await first.until(lambda: first.holds("stays"), "it runs")
         await first.send("gone", "kept")
         assert await first.drain() == 0
-        assert [event["duty"] for event in first.events("duty_released")] == ["maintenance"]
+        assert "maintenance" in [event["duty"] for event in first.events("duty_released")]
 
         second = NodeProcess(tmp_path, "n2", server.url, seats={"stays": {}}, labels={}, ttl_s=TTL_S, grace_s=GRACE_S)
         node = second

@@ -25,6 +25,7 @@ from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.streams import AGENT, NS
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.duties.asking import Asking
 from crewlet.duties.fires import FIRES_BUCKET, Fires, mail_id
 from crewlet.testing.brokers import Server, one_server
 
@@ -50,7 +51,8 @@ async def connected(url: str) -> AsyncGenerator[Connection]:
 
 
 async def fires_of(connection: Connection) -> Fires:
-    return Fires(await NatsCells(connection, entropy=SystemEntropy()).open(FIRES_BUCKET))
+    cells = await NatsCells(connection, entropy=SystemEntropy()).open(FIRES_BUCKET)
+    return Fires(cells, Asking(30.0, connection.clock))
 
 
 def desk(folder: Path, schedules: Mapping[str, str]) -> Mapping[str, Any]:

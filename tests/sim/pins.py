@@ -14,7 +14,7 @@ PINS = {
     "fence on membership": Catch(SimOptions(0, minutes=4.0, faults=("pause",)), SAFETY, "P1"),
     "fence without a clock": Catch(SimOptions(0, minutes=4.0, faults=("pause",)), SAFETY, "P1"),
     "fence not checked before sending": Catch(
-        SimOptions(32, minutes=6.0, faults=("pause", "outage", "stall")), SAFETY, "P8"
+        SimOptions(143, minutes=6.0, faults=("pause", "outage", "stall")), SAFETY, "P8"
     ),
     "no bound by the share": Catch(SimOptions(0, minutes=3.0), SAFETY, "P6"),
     "deaf after deferral": Catch(SimOptions(0, minutes=3.0, faults=("pause", "latency")), LIVENESS, "P6"),
@@ -48,7 +48,7 @@ PINS = {
     "unread roster taken as empty": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
     "stopped seats keep the deadline": Catch(SimOptions(0, minutes=3.0, faults=("outage",)), SAFETY, "P10"),
     "leaving seats left out of the deadline": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P10"),
-    "unproven seats left alone at a drain": Catch(SimOptions(130, minutes=6.0), SAFETY, "P10"),
+    "unproven seats left alone at a drain": Catch(SimOptions(22, minutes=6.0), SAFETY, "P10"),
     "no beat while a duty rests": Catch(SimOptions(0, minutes=3.0, faults=()), SAFETY, "P10"),
     "tools left behind at a release": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P1"),
     "tools not killed": Catch(SimOptions(0, minutes=4.0, faults=("partition",)), SAFETY, "P1"),
@@ -63,14 +63,12 @@ PINS = {
     "a fire sent under a name of its sender": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "a fire told and not sent": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "a claimed fire goes to the seat of today": Catch(
-        SimOptions(39, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
+        SimOptions(1351, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
     ),
     "schedules begun anew when the duty moves": Catch(SimOptions(15, minutes=4.0), SAFETY, "P4", seeds=25),
     "schedules of the document before go on": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "schedules looked at ahead of time": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
-    "each instant that went by is fired": Catch(
-        SimOptions(63, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
-    ),
+    "each instant that went by is fired": Catch(SimOptions(127, minutes=6.0), SAFETY, "P4", seeds=25),
     "fires for paused seats": Catch(SimOptions(31, minutes=4.0), SAFETY, "P7", seeds=25),
     "fires skipped as if all were paused": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "claimed fires left behind": Catch(

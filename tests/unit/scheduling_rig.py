@@ -55,8 +55,10 @@ class World:
     async def open(self) -> "World":
         store = LocalCells(self.clock)
         self.cells = FaultyCells(await store.open(FIRES_BUCKET), sleep=self.clock.sleep)
-        self.fires = SteppedFires(self.cells)
-        self.pauses = Pauses(await store.open(PAUSES_BUCKET))
+        self.ask = Asking(TTL_S, self.clock)
+        self.fires = SteppedFires(self.cells, self.ask)
+        self.pause_cells = FaultyCells(await store.open(PAUSES_BUCKET), sleep=self.clock.sleep)
+        self.pauses = Pauses(self.pause_cells)
         self.on_request: Callable[[str], Awaitable[None]] = nothing
         self.mail = TwinMail(TwinBroker(self.clock, ack_window_s=30.0), fault=self.fault)
         await self.mail.start()
@@ -69,20 +71,20 @@ class World:
 
     def scheduler(self, owner: str = "one:1") -> Scheduler:
         outbox = Outbox(self.mail, lambda: self.company, self.clock, owner)
-        firing = Firing(self.fires, outbox, Asking(TTL_S, self.clock), owner=owner)
-        return Scheduler(lambda: self.company, self.fires, firing, self.pauses, self.agree)
+        firing = Firing(self.fires, outbox, self.ask, owner=owner)
+        return Scheduler(lambda: self.company, self.fires, firing, self.pauses, self.ask, self.agree)
 
     async def agree(self) -> None:
         if self.disagreement:
             raise Unavailable(self.disagreement)
 
-    async def history(self, name: str = "poll") -> list[str]:
-        """What became of each instant, in the hours since the world began."""
+    async def history(self, name: str = "poll", unit_s: float = HOUR) -> list[str]:
+        """What became of each instant, in the hours since the world began, or in other units."""
         told: list[str] = []
         for fire in [each.fire for each in await self.fires.of(name)]:
             if fire.overtaken is not None:
                 told += [f"{fire.overtaken.count} overtaken"]
-            told.append(f"{(fire.instant - EPOCH) / timedelta(hours=1):g} {fire.state}")
+            told.append(f"{(fire.instant - EPOCH) / timedelta(seconds=unit_s):g} {fire.state}")
         return told
 
     async def sent(self, seat: str = "reader") -> int:

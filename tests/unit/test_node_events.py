@@ -20,5 +20,5 @@ async def test_a_node_tells_its_seats_and_its_leaving_in_order() -> None:
     assert next(e for e in told if e["event"] == "seat_detached")["reason"] == "drain"
     leaving = [e["event"] for e in told if e["event"] in {"engine_draining", "seat_detached", "drain_complete"}]
     assert leaving == ["engine_draining", "seat_detached", "drain_complete"]
-    assert [e["duty"] for e in told if e["event"] == "duty_released"] == ["maintenance"]
+    assert [e["duty"] for e in told if e["event"] == "duty_released"] == ["maintenance", "scheduler"]
     assert told[-1]["event"] == "engine_stopped" and told[-1]["node"] == "n1"

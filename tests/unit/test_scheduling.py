@@ -8,7 +8,7 @@ from scheduling_rig import HOUR, World, still
 
 from crewlet.company.instants import Schedule
 from crewlet.company.model import Company, Seat
-from crewlet.duties.fires import CEILING_S
+from crewlet.duties.firing import MOST_CATCH_UP, catch_up
 from crewlet.duties.scheduling import SIDE_BY_SIDE
 from crewlet.mail import topics
 from crewlet.mail.pauses import Wish
@@ -42,6 +42,52 @@ async def test_only_the_newest_of_the_missed_is_caught_up_and_the_others_are_cou
     assert kept is not None and kept.progress.overtaken is not None and kept.progress.overtaken.count == 4
 
 
+@pytest.mark.parametrize(
+    ("schedule", "caught_up"),
+    [
+        (Schedule("poll", "reader", "look", every_s=60), timedelta(minutes=2)),
+        (Schedule("poll", "reader", "look", every_s=600), timedelta(minutes=5)),
+        (Schedule("poll", "reader", "look", "0 * * * *"), timedelta(minutes=30)),
+        (Schedule("poll", "reader", "look", "0 8 * * 1-5"), timedelta(hours=2)),
+        (Schedule("poll", "reader", "look", "0 0 1 1 *"), timedelta(hours=2)),
+    ],
+)
+def test_a_fire_is_caught_up_for_half_the_time_to_the_next_one_from_two_minutes_to_two_hours(
+    schedule: Schedule, caught_up: timedelta
+) -> None:
+    instant = schedule.after(EPOCH)
+    assert instant is not None and catch_up(schedule, instant) == caught_up
+
+
+@in_virtual_time
+async def test_a_fire_is_caught_up_for_half_its_period_and_missed_beyond() -> None:
+    world = await World().open()
+    one = world.scheduler()
+    await one.tick(still)
+    await asyncio.sleep(1.5 * HOUR)
+    await one.tick(still)
+    assert await world.last() == ("fired", "caught up 1800 s late")
+    await asyncio.sleep(HOUR + 1)
+    await one.tick(still)
+    assert await world.last() == ("missed", "it was seen 1801 s late, and is caught up for 1800 s at most")
+    assert await world.sent() == 1
+
+
+@in_virtual_time
+async def test_a_fire_whose_seat_may_be_paused_is_sent_where_nobody_says() -> None:
+    world = await World().open()
+    one = world.scheduler()
+    await one.tick(still)
+    await world.pauses.pause(["reader"], Wish("p1"))
+    await asyncio.sleep(HOUR)
+    world.pause_cells.next("read", Fault.LOST)
+    assert await one.tick(still) == "poll: fired"
+    assert await world.last() == ("fired", "nobody said whether the seat was paused")
+    assert await world.sent() == 1
+    await asyncio.sleep(HOUR)
+    assert await one.tick(still) == "poll: skipped_paused"
+
+
 @in_virtual_time
 async def test_a_fire_beyond_the_ceiling_is_missed() -> None:
     world = await World().open()
@@ -50,7 +96,7 @@ async def test_a_fire_beyond_the_ceiling_is_missed() -> None:
     await one.tick(still)
     first = world.company.schedules[0].after(world.clock.now())
     assert first is not None
-    await asyncio.sleep((first - world.clock.now()).total_seconds() + CEILING_S + 60)
+    await asyncio.sleep((first - world.clock.now()).total_seconds() + MOST_CATCH_UP.total_seconds() + 60)
     await one.tick(still)
     assert await world.sent() == 0
     assert (await world.last())[0] == "missed"
@@ -116,6 +162,23 @@ async def test_the_duty_is_wanted_only_where_there_are_schedules_or_some_to_forg
 
 
 @in_virtual_time
+async def test_a_node_whose_document_never_had_schedules_forgets_those_of_the_document_before() -> None:
+    world = await World().open()
+    one = world.scheduler()
+    await one.tick(still)
+    await asyncio.sleep(HOUR)
+    world.cells.next("read", Fault.LOST, skip=1)
+    with pytest.raises(Unavailable):
+        await one.tick(still)
+    world.company = world.of()
+    two = world.scheduler("two:1")
+    assert two.duty().is_wanted()
+    await two.tick(still)
+    assert await world.fires.progress("poll") is None and await world.history() == ["1 missed"]
+    assert not two.duty().is_wanted()
+
+
+@in_virtual_time
 async def test_each_span_that_went_by_stands_with_its_first_and_last_in_the_record_of_the_instant_after_it() -> None:
     world = await World().open()
     one = world.scheduler()
@@ -131,15 +194,16 @@ async def test_each_span_that_went_by_stands_with_its_first_and_last_in_the_reco
 @in_virtual_time
 async def test_an_instant_that_a_dead_node_had_claimed_is_fired_and_is_not_counted_among_those_that_went_by() -> None:
     world = await World().open()
+    world.company = world.of(Schedule("poll", "reader", "look", every_s=30))
     one = world.scheduler()
     await one.tick(still)
-    await asyncio.sleep(2 * HOUR)
+    await asyncio.sleep(2 * 30)
     world.cells.next("read", Fault.LOST, skip=1)
     with pytest.raises(Unavailable):
         await one.tick(still)
-    await asyncio.sleep(3 * HOUR)
+    await asyncio.sleep(3 * 30)
     await world.scheduler("two:1").tick(still)
-    assert await world.history() == ["1 overtaken", "2 fired", "2 overtaken", "5 fired"]
+    assert await world.history(unit_s=30) == ["1 overtaken", "2 fired", "2 overtaken", "5 fired"]
     assert await world.sent() == 2
 
 
@@ -152,7 +216,7 @@ async def test_what_was_due_before_a_schedule_got_other_times_ends_as_missed() -
     world.company = world.of(Schedule("poll", "reader", "look", "45 * * * *"))
     await one.tick(still)
     assert await world.history() == ["1 overtaken", "2 missed"]
-    await asyncio.sleep(HOUR)
+    await asyncio.sleep(0.5 * HOUR)
     await one.tick(still)
     assert await world.history() == ["1 overtaken", "2 missed", "2.75 fired"]
     assert await world.sent() == 1

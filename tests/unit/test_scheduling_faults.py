@@ -1,6 +1,7 @@
 """The scheduler where nodes die, freeze or are cut short, the store and the broker are silent, and clocks are set."""
 
 import asyncio
+from contextlib import nullcontext
 from datetime import timedelta
 from itertools import pairwise
 
@@ -19,16 +20,33 @@ from crewlet.testing.virtual import EPOCH, in_virtual_time
 @in_virtual_time
 async def test_a_crash_between_claim_and_mail_is_repaired_by_the_next_tick_of_a_peer() -> None:
     world = await World().open()
+    world.company = world.of(Schedule("poll", "reader", "look", every_s=60))
     one = world.scheduler()
     await one.tick(still)
-    await asyncio.sleep(HOUR)
+    await asyncio.sleep(60)
     world.cells.next("read", Fault.LOST, skip=1)  # the claim is written, then nothing more
     with pytest.raises(Unavailable):
         await one.tick(still)
     assert await world.sent() == 0
-    await asyncio.sleep(HOUR)  # also when a later one is due by then
+    await asyncio.sleep(60)  # also when a later one is due by then
     await world.scheduler("two:1").tick(still)
     assert await world.sent() == 2
+
+
+@in_virtual_time
+async def test_a_claim_of_a_dead_node_that_is_seen_too_late_sends_nothing_any_more() -> None:
+    world = await World().open()
+    one = world.scheduler()
+    await one.tick(still)
+    await asyncio.sleep(HOUR)
+    world.cells.next("read", Fault.LOST, skip=1)
+    with pytest.raises(Unavailable):
+        await one.tick(still)
+    await asyncio.sleep(0.5 * HOUR + 1)
+    await world.scheduler("two:1").tick(still)
+    state, reason = await world.last()
+    assert state == "missed" and "its mail may be out" in reason
+    assert await world.sent() == 0
 
 
 @pytest.mark.parametrize(("fault", "at_once"), [(Fault.UNANSWERED, 0), (Fault.LOST, 0)])
@@ -84,16 +102,54 @@ async def test_a_broker_that_is_silent_to_a_mail_does_not_look_like_a_stuck_duty
     assert await world.last() == ("fired", "")
 
 
+@pytest.mark.parametrize("first", [True, False])
+@in_virtual_time
+async def test_a_store_that_answers_slowly_does_not_look_like_a_stuck_duty(first: bool) -> None:
+    world = await World().open()
+    one = world.scheduler()
+    if not first:
+        await one.tick(still)
+        await asyncio.sleep(HOUR)
+    slow_s = TTL_S / 2 - 0.1
+    world.cells.faults = world.pause_cells.faults = Faults(delay_s=slow_s)
+    turns = [world.clock.elapsed()]
+    await one.tick(lambda: turns.append(world.clock.elapsed()))
+    turns.append(world.clock.elapsed())
+    assert max(later - earlier for earlier, later in pairwise(turns)) <= slow_s
+    world.cells.faults = world.pause_cells.faults = Faults()
+    assert await world.sent() == (0 if first else 1)
+
+
+@pytest.mark.parametrize("silent", ["fires", "pauses"])
+@in_virtual_time
+async def test_a_store_that_is_silent_does_not_look_like_a_stuck_duty(silent: str) -> None:
+    world = await World().open()
+    one = world.scheduler()
+    await one.tick(still)
+    await asyncio.sleep(HOUR)
+    cells = world.cells if silent == "fires" else world.pause_cells
+    cells.faults = Faults(delay_s=600)
+    turns = [world.clock.elapsed()]
+    with pytest.raises(Unavailable, match="did not answer in time") if silent == "fires" else nullcontext():
+        await one.tick(lambda: turns.append(world.clock.elapsed()))
+    turns.append(world.clock.elapsed())
+    assert max(later - earlier for earlier, later in pairwise(turns)) <= TTL_S / 2
+    assert await world.sent() == (0 if silent == "fires" else 1)
+
+
 STEP_S = 2.0
+UNIT_S = 5
 
 
 async def left_behind(count: int) -> World:
     """A world in which a node that is gone had claimed so many instants, and every request takes its time."""
     world = await World().open()
+    world.company = world.of(Schedule("poll", "reader", "look", every_s=UNIT_S))
     await world.scheduler().tick(still)
-    for hour in range(1, count + 1):
-        assert await world.fires.claim("poll", Fire(EPOCH + timedelta(hours=hour), "claimed", "", "gone:1", "reader"))
-    await asyncio.sleep((count + 1) * HOUR)
+    for unit in range(1, count + 1):
+        instant = EPOCH + timedelta(seconds=unit * UNIT_S)
+        assert await world.fires.claim("poll", Fire(instant, "claimed", "", "gone:1", "reader"))
+    await asyncio.sleep((count + 1) * UNIT_S)
 
     async def slowly(request: str) -> None:
         await asyncio.sleep(STEP_S if request == "publish" else 0)
@@ -124,7 +180,7 @@ def test_a_duty_that_ends_much_of_what_was_left_behind_says_so_after_each_of_it(
         assert turns[-1] - turns[0] > 5 * STEP_S
         assert max(later - earlier for earlier, later in pairwise(turns)) <= 2 * STEP_S
         ended = "fired" if why in {"late", "other times"} else "missed"
-        assert (await world.history())[:20] == [f"{hour} {ended}" for hour in range(1, 21)]
+        assert (await world.history(unit_s=UNIT_S))[:20] == [f"{unit} {ended}" for unit in range(1, 21)]
         assert await world.sent() == {"late": 21, "other times": 20}.get(why, 0)
 
     case()
@@ -146,7 +202,7 @@ def test_one_of_what_was_left_behind_whose_end_nobody_confirms_costs_neither_its
             await one.tick(still)
         await one.tick(still)
         ended, mails = ("fired", 9) if why == "late" else ("missed", 0)
-        assert (await world.history())[:8] == [f"{hour} {ended}" for hour in range(1, 9)]
+        assert (await world.history(unit_s=UNIT_S))[:8] == [f"{unit} {ended}" for unit in range(1, 9)]
         assert await world.sent() == mails
 
     case()
@@ -223,6 +279,24 @@ async def test_a_node_that_froze_before_its_claim_does_not_fire_what_another_has
         await late
     assert await world.history() == ["1 missed", "1 overtaken", "2 fired"]
     assert await world.sent() == 1
+
+
+@in_virtual_time
+async def test_a_late_claim_of_a_node_that_then_dies_is_ended_when_the_schedule_is_due_again() -> None:
+    world = await World().open()
+    one = world.scheduler()
+    await one.tick(still)
+    await asyncio.sleep(2 * HOUR)
+    await one.tick(still)
+    assert await world.history() == ["1 overtaken", "2 fired"]
+    assert await world.fires.claim("poll", Fire(EPOCH + timedelta(hours=1), "claimed", "", "gone:1", "reader"))
+    await asyncio.sleep(HOUR)
+    await one.tick(still)
+    assert await world.history() == ["1 missed", "1 overtaken", "2 fired", "3 fired"]
+    world.cells.calls.clear()
+    await asyncio.sleep(HOUR)
+    await one.tick(still)
+    assert "list" not in {call.verb for call in world.cells.calls} and await world.sent() == 3
 
 
 @in_virtual_time

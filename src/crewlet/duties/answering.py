@@ -28,13 +28,13 @@ class ChannelSweep:
         Raises:
             Unavailable: some of it could not be done.
         """
+        self._ask.turned = turned
         swept = await self._channels.sweep(turned)
         failed = list(swept.unreadable)
         delivered = 0
         for found in swept.undelivered:
-            turned()
             try:
-                delivered += await self._deliver(found, turned)
+                delivered += await self._deliver(found)
             except Unavailable as error:
                 failed.append(f"the answer of channel {found.id}: {error}")
         if failed:
@@ -42,7 +42,7 @@ class ChannelSweep:
         done = [f"{delivered} answers delivered"] if delivered else []
         return ", ".join([*done, *([f"{swept.removed} channels forgotten"] if swept.removed else [])])
 
-    async def _deliver(self, found: Found, turned: Turned) -> bool:
+    async def _deliver(self, found: Found) -> bool:
         mail = found.channel.message(found.id, self._outbox.timestamp())
         try:
             await self._ask(self._outbox.post(mail), f"sending the answer of channel {found.id}")
@@ -50,6 +50,5 @@ class ChannelSweep:
             # Perhaps this node's document is the older one: it is tried until the channel is forgotten.
             _log.warning("channel_answer_refused", channel=found.id, asker=found.channel.asker, error=str(refused))
             return False
-        turned()
         await self._ask(self._channels.delivered(found.id), f"noting the answer of channel {found.id}")
         return True

@@ -10,19 +10,22 @@ from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
+import structlog
 
 from crewlet.company.instants import Schedule
+from crewlet.duties.asking import Asking
+from crewlet.kit.decoding import Instant, decode
 from crewlet.mail.ledger import LEDGER_BUCKET
 from crewlet.ports.cells import BucketSpec, Cells, Entry, landed
 from crewlet.ports.errors import Unavailable
 
 FIRES_BUCKET = BucketSpec("crewlet_fires", max_age_s=LEDGER_BUCKET.max_age_s, allows_entry_ttl=True)
 
-CEILING_S = 24 * 3600.0
-"""A fire that is later than this is missed: far shorter than the ledger remembers what it started."""
+_log = structlog.get_logger()
 
-KEPT_S = 2 * CEILING_S
-"""How long the record of an instant is kept."""
+KEPT_S = 48 * 3600.0
+"""How long the record of an instant is kept: longer than any clock that was set back is followed, so that none is
+decided on twice."""
 
 State = Literal["claimed", "fired", "skipped_paused", "missed"]
 
@@ -34,8 +37,8 @@ class Overtaken(msgspec.Struct, frozen=True):
     """
 
     count: int
-    first: datetime
-    before: datetime
+    first: Instant
+    before: Instant
     reason: str
 
 
@@ -49,7 +52,7 @@ class Fire(msgspec.Struct, frozen=True, omit_defaults=True):
         overtaken: what went by before it and has no record of its own.
     """
 
-    instant: datetime
+    instant: Instant
     state: State
     reason: str = ""
     by: str = ""
@@ -67,7 +70,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
         overtaken: the newest ones that went by.
     """
 
-    settled: datetime
+    settled: Instant
     cron: str = ""
     timezone: str = "UTC"
     every_s: int = 0
@@ -105,10 +108,15 @@ class Recorded:
 
 
 class Fires:
-    """The records. Every change is conditional; None or False is that somebody else was first."""
+    """The records. Every change is conditional; None or False is that somebody else was first.
 
-    def __init__(self, cells: Cells) -> None:
+    Args:
+        ask: through which a duty asks the store.
+    """
+
+    def __init__(self, cells: Cells, ask: Asking) -> None:
         self._cells = cells
+        self._ask = ask
 
     async def now(self) -> datetime:
         """The store's clock.
@@ -116,16 +124,22 @@ class Fires:
         Raises:
             Unavailable: nobody answered.
         """
-        return (await self._cells.mark()).store_now
+        return (await self._ask(self._cells.mark(), "the store's clock")).store_now
 
     async def all(self) -> Mapping[str, Kept]:
-        """How far every schedule has got, by name.
+        """How far every schedule has got, by name. A record that cannot be read is logged and left out: its schedule
+        cannot begin anew over it, and the others go on.
 
         Raises:
             Unavailable: nobody answered.
         """
-        entries = await self._cells.list("seen.")
-        return {entry.key.partition(".")[2]: _kept(entry) for entry in entries}
+        found: dict[str, Kept] = {}
+        for entry in await self._ask(self._cells.list("seen."), "how far every schedule is"):
+            try:
+                found[entry.key.partition(".")[2]] = _kept(entry)
+            except Unavailable as error:
+                _log.error("schedule_record_unreadable", key=entry.key, error=str(error))
+        return found
 
     async def progress(self, name: str) -> Kept | None:
         """How far one has got.
@@ -133,7 +147,7 @@ class Fires:
         Raises:
             Unavailable: nobody answered.
         """
-        entry = await self._cells.read(_seen(name))
+        entry = await self._ask(self._cells.read(_seen(name)), f"how far the schedule {name} is")
         return None if entry is None else _kept(entry)
 
     async def advance(self, name: str, progress: Progress, expect: int | None) -> Kept | None:
@@ -143,9 +157,8 @@ class Fires:
             Unavailable: nobody said whether it is written.
         """
         key, value = _seen(name), msgspec.json.encode(progress)
-        result = await (
-            self._cells.create(key, value) if expect is None else self._cells.replace(key, value, expect=expect)
-        )
+        write = self._cells.create(key, value) if expect is None else self._cells.replace(key, value, expect=expect)
+        result = await self._ask(write, f"writing how far the schedule {name} is")
         if not landed(result, f"nobody said how far the schedule {name} is"):
             return None
         return await self.progress(name)
@@ -156,9 +169,8 @@ class Fires:
         Raises:
             Unavailable: nobody said whether it is gone.
         """
-        return landed(
-            await self._cells.remove(_seen(name), expect=expect), f"the schedule {name} may be recorded still"
-        )
+        result = await self._ask(self._cells.remove(_seen(name), expect=expect), f"forgetting the schedule {name}")
+        return landed(result, f"the schedule {name} may be recorded still")
 
     async def claim(self, name: str, fire: Fire) -> bool:
         """Decide on an instant, before all others. Only True lets the caller go on as if it were the one.
@@ -166,7 +178,8 @@ class Fires:
         Raises:
             Unavailable: nobody said. It counts as not ours, and is read the next time.
         """
-        result = await self._cells.create(_key(name, fire.instant), msgspec.json.encode(fire), ttl_s=KEPT_S)
+        write = self._cells.create(_key(name, fire.instant), msgspec.json.encode(fire), ttl_s=KEPT_S)
+        result = await self._ask(write, f"claiming {label(fire.instant)} of the schedule {name}")
         return landed(result, f"nobody said whether {label(fire.instant)} of the schedule {name} is claimed")
 
     async def at(self, name: str, instant: datetime) -> Recorded | None:
@@ -175,7 +188,7 @@ class Fires:
         Raises:
             Unavailable: nobody answered.
         """
-        entry = await self._cells.read(_key(name, instant))
+        entry = await self._ask(self._cells.read(_key(name, instant)), f"what became of {label(instant)} of {name}")
         return None if entry is None else _recorded(entry)
 
     async def of(self, name: str) -> Sequence[Recorded]:
@@ -184,7 +197,9 @@ class Fires:
         Raises:
             Unavailable: nobody answered.
         """
-        return [_recorded(entry) for entry in await self._cells.list(f"fire.{name}.")]
+        return [
+            _recorded(entry) for entry in await self._ask(self._cells.list(f"fire.{name}."), f"what became of {name}")
+        ]
 
     async def finish(self, name: str, fire: Fire, expect: int) -> bool:
         """Write the end of an instant that was claimed. False: somebody else did.
@@ -193,7 +208,8 @@ class Fires:
             Unavailable: nobody said.
         """
         value = msgspec.json.encode(fire)
-        result = await self._cells.replace(_key(name, fire.instant), value, expect=expect, ttl_s=KEPT_S)
+        write = self._cells.replace(_key(name, fire.instant), value, expect=expect, ttl_s=KEPT_S)
+        result = await self._ask(write, f"the end of {label(fire.instant)} of {name}")
         return landed(result, f"nobody said whether the end of {label(fire.instant)} of {name} is recorded")
 
 
@@ -217,13 +233,13 @@ def _key(name: str, instant: datetime) -> str:
 
 def _kept(entry: Entry) -> Kept:
     try:
-        return Kept(msgspec.json.decode(entry.value, type=Progress), entry.revision)
+        return Kept(decode(entry.value, Progress), entry.revision)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the record {entry.key} cannot be read: {error}") from error
 
 
 def _recorded(entry: Entry) -> Recorded:
     try:
-        return Recorded(msgspec.json.decode(entry.value, type=Fire), entry.revision, entry.written_at)
+        return Recorded(decode(entry.value, Fire), entry.revision, entry.written_at)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the record {entry.key} cannot be read: {error}") from error

@@ -12,19 +12,20 @@ import structlog
 
 from crewlet.company.instants import Schedule
 from crewlet.duties.asking import Asking
-from crewlet.duties.fires import CEILING_S, Fire, Fires, Kept, Overtaken, Recorded, State, label, mail_id
-from crewlet.duties.frame import Turned
+from crewlet.duties.fires import Fire, Fires, Kept, Overtaken, Recorded, State, label, mail_id
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import Outbox, UnknownSeat
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge
 
-CEILING = timedelta(seconds=CEILING_S)
+LEAST_CATCH_UP = timedelta(minutes=2)
+MOST_CATCH_UP = timedelta(hours=2)
+"""A fire is caught up for half the time to the one after it, within these bounds."""
 MAILBOX_WITHIN = timedelta(minutes=1)
 """How long after its claim a fire waits for its seat's mailbox, which may just be made."""
 
 _LATE = timedelta(minutes=1)
-_TOO_OLD = f"it was more than {CEILING_S / 3600:g} h ago"
+PAUSES_UNREAD = "nobody said whether the seat was paused"
 _PASSED_OVER = "it was claimed only after another node had gone past it"
 
 _log = structlog.get_logger()
@@ -49,15 +50,15 @@ class Firing:
         instant: datetime,
         now: datetime,
         kept: Kept,
-        turned: Turned,
         *,
-        is_paused: bool,
+        is_paused: bool | None,
         overtaken: Overtaken | None,
     ) -> Fire:
         """Claim an instant and see it through, or what another began.
 
         Args:
             kept: how far the schedule is, as it was read before the decision.
+            is_paused: None where nobody said: it is fired, as a paused seat's inbox keeps the mail.
             overtaken: what went by before the instant, for its record.
 
         Raises:
@@ -65,26 +66,24 @@ class Firing:
         """
         late = now - instant
         fire = Fire(instant, "claimed", "", self._owner, schedule.seat, overtaken)
-        if late > CEILING:
-            fire = msgspec.structs.replace(fire, state="missed", reason=_TOO_OLD)
+        if late > catch_up(schedule, instant):
+            fire = msgspec.structs.replace(fire, state="missed", reason=_too_late(schedule, instant, now))
         elif is_paused:
             fire = msgspec.structs.replace(fire, state="skipped_paused", reason=f"the seat {schedule.seat} was paused")
-        elif late > _LATE:
-            fire = msgspec.structs.replace(fire, reason=f"caught up {late.total_seconds():.0f} s late")
+        else:
+            reasons = [f"caught up {late.total_seconds():.0f} s late"] if late > _LATE else []
+            reasons += [PAUSES_UNREAD] if is_paused is None else []
+            fire = msgspec.structs.replace(fire, reason="; ".join(reasons))
         is_mine = await self._fires.claim(schedule.name, fire)
-        turned()
         if is_mine and fire.state != "claimed":
             _tell(schedule.name, fire)
             return fire
         found = await self._fires.at(schedule.name, instant)
-        turned()
         if found is None:
             raise Unavailable("the record of its fire is not there")
         if is_mine and await self._is_passed_over(schedule.name, instant, kept):
-            turned()
-            return await self._end(schedule.name, found, "missed", _PASSED_OVER, turned)
-        turned()
-        return await self.finish(schedule, found, now, turned)
+            return await self._end(schedule.name, found, "missed", _PASSED_OVER)
+        return await self.finish(schedule, found, now)
 
     async def miss(self, name: str, instant: datetime, reason: str, overtaken: Overtaken | None) -> None:
         """Record that an instant is not fired, unless it is decided already.
@@ -96,7 +95,7 @@ class Firing:
         if await self._fires.claim(name, fire):
             _tell(name, fire)
 
-    async def finish(self, schedule: Schedule, found: Recorded, now: datetime, turned: Turned) -> Fire:
+    async def finish(self, schedule: Schedule, found: Recorded, now: datetime) -> Fire:
         """Send the mail of an instant that was claimed, whoever claimed it, and say so.
 
         Raises:
@@ -105,23 +104,19 @@ class Firing:
         fire = found.fire
         if fire.state != "claimed":
             return fire
-        if now - fire.instant > CEILING:
-            reason = f"it was claimed and not finished, and {_TOO_OLD}"
-            return await self._end(schedule.name, found, "missed", reason, turned)
+        if now - fire.instant > catch_up(schedule, fire.instant):
+            reason = f"it was claimed, and its mail may be out; {_too_late(schedule, fire.instant, now)}"
+            return await self._end(schedule.name, found, "missed", reason)
         try:
             what = f"sending the mail of {schedule.name}, {label(fire.instant)}"
             await self._ask(self._outbox.post(self._mail(schedule, fire)), what)
         except (UnknownSeat, MailRefused) as refused:
             if not isinstance(refused, MessageTooLarge) and now - found.written_at < MAILBOX_WITHIN:
                 raise Unavailable(f"not sent yet: {refused}") from refused
-            turned()
-            return await self._end(schedule.name, found, "missed", f"its mail was refused: {refused}", turned)
-        turned()
-        return await self._end(schedule.name, found, "fired", fire.reason, turned)
+            return await self._end(schedule.name, found, "missed", f"its mail was refused: {refused}")
+        return await self._end(schedule.name, found, "fired", fire.reason)
 
-    async def finish_left(
-        self, schedule: Schedule, settled: datetime, before: datetime, now: datetime, turned: Turned
-    ) -> datetime:
+    async def finish_left(self, schedule: Schedule, settled: datetime, before: datetime, now: datetime) -> datetime:
         """End what was claimed before an instant and left behind.
 
         All that is kept of the schedule is looked at: a node that stood still may have claimed any instant of that
@@ -135,19 +130,17 @@ class Firing:
         """
         newest = settled
         for found in await self._fires.of(schedule.name):
-            turned()
             instant = found.fire.instant
             if instant >= before:
                 continue
             if instant > settled:
-                await self.finish(schedule, found, now, turned)
+                await self.finish(schedule, found, now)
                 newest = max(newest, instant)
             elif found.fire.state == "claimed":
-                await self._end(schedule.name, found, "missed", _PASSED_OVER, turned)
-        turned()
+                await self._end(schedule.name, found, "missed", _PASSED_OVER)
         return newest
 
-    async def end_left(self, name: str, settled: datetime, reason: str, turned: Turned) -> datetime:
+    async def end_left(self, name: str, settled: datetime, reason: str) -> datetime:
         """End as missed whatever of a schedule is claimed and not finished.
 
         Returns:
@@ -158,11 +151,9 @@ class Firing:
         """
         newest = settled
         for found in await self._fires.of(name):
-            turned()
             if found.fire.state == "claimed":
-                await self._end(name, found, "missed", f"{reason}; it was claimed, and its mail may be out", turned)
+                await self._end(name, found, "missed", f"{reason}; it was claimed, and its mail may be out")
             newest = max(newest, found.fire.instant)
-        turned()
         return newest
 
     async def _is_passed_over(self, name: str, instant: datetime, kept: Kept) -> bool:
@@ -175,12 +166,11 @@ class Firing:
         last = current.progress.last
         return current.progress.settled >= instant and (last is None or last.instant != instant)
 
-    async def _end(self, name: str, found: Recorded, state: State, reason: str, turned: Turned) -> Fire:
+    async def _end(self, name: str, found: Recorded, state: State, reason: str) -> Fire:
         ended = msgspec.structs.replace(found.fire, state=state, reason=reason)
         if await self._fires.finish(name, ended, found.revision):
             _tell(name, ended)
             return ended
-        turned()
         now_there = await self._fires.at(name, ended.instant)
         if now_there is None or now_there.fire.state == "claimed":
             raise Unavailable("another node is at it at this moment")
@@ -197,6 +187,18 @@ class Firing:
             body=schedule.message,
             payload={"schedule": schedule.name, "instant": fire.instant.isoformat()},
         )
+
+
+def catch_up(schedule: Schedule, instant: datetime) -> timedelta:
+    """How late an instant may be and still be fired."""
+    following = schedule.after(instant)
+    half = (following - instant) / 2 if following is not None else MOST_CATCH_UP
+    return min(max(half, LEAST_CATCH_UP), MOST_CATCH_UP)
+
+
+def _too_late(schedule: Schedule, instant: datetime, now: datetime) -> str:
+    late_s, most_s = (now - instant).total_seconds(), catch_up(schedule, instant).total_seconds()
+    return f"it was seen {late_s:.0f} s late, and is caught up for {most_s:.0f} s at most"
 
 
 def _tell(name: str, fire: Fire) -> None:

@@ -113,15 +113,15 @@ class MailboxSweep:
         Raises:
             Unavailable: what a sweep judges by cannot be read. Nothing was written.
         """
-        self._turned = turned or _nothing
+        self._turned = self._ask.turned = turned or _nothing
         # A seat is registered before its mailbox is made, so what is listed first has a record by now if it has one.
         listed = await self._listed()
-        self._turned()
         register = await self._registry.list()
         self._turned()
         await self._leases.list_live(SEAT)
         self._turned()
         roster = await self._roster()
+        self._turned()
         report = Report()
         if roster is None:
             return report
@@ -237,6 +237,7 @@ class MailboxSweep:
         roster = await self._roster()
         if roster is None or handle in roster:
             return
+        self._turned()
         messages = await self._count(record)
         marked = record.marked(await self._registry.now(), owner, messages)
         self._turned()
@@ -271,7 +272,6 @@ class MailboxSweep:
         except Unavailable:
             _log.warning("seat_mailbox_retirement_unrecorded", seat=handle, messages=total)
             raise
-        self._turned()
         if await self._settle(await self._registry.delete(marked), handle):
             _log.info("seat_mailbox_retired", seat=handle, absent_since=str(record.absent_since), messages=total)
             report.retired.append(handle)
@@ -290,7 +290,6 @@ class MailboxSweep:
         messages: dict[str, int] = {}
         for subscription in topics.mailbox(record.handle):
             part = subscription.topic.rpartition(".")[2]
-            self._turned()
             backlog = await self._ask(self._mail.waiting(subscription), f"counting the mail of {subscription.topic}")
             messages[part] = backlog.waiting + backlog.in_hand if backlog else record.messages.get(part, 0)
         return messages

@@ -143,10 +143,10 @@ class Channels:
         Raises:
             Unavailable: nobody answered; some may be done.
         """
-        now = (await self._cells.mark()).store_now
-        removed = 0
+        entries, mark = await self._cells.look_over()
+        now, removed = mark.store_now, 0
         undelivered: list[Found] = []
-        channels, unreadable = read_all(await self._cells.list())
+        channels, unreadable = read_all(entries)
         busy = {
             upon
             for found in channels

@@ -192,8 +192,7 @@ class Pauses:
         raise Unavailable("the record of pauses was changed by others again and again")
 
     async def _look(self) -> tuple[Mapping[str, Pause], int | None, datetime]:
-        entry = await self._cells.read(PAUSES_KEY)
-        mark = await self._cells.mark()
+        entry, mark = await self._cells.look(PAUSES_KEY)
         return decode_pauses(entry), entry.revision if entry is not None else None, mark.store_now
 
 

@@ -169,17 +169,26 @@ async def open_company_work(
         epochs = await lease_cells.open(EPOCHS_BUCKET)
         ageless = [*ageless, epochs]
         duty_leases = DutyLeases(bucket, epochs, clock=clock, entropy=entropy)
+    answering = ChannelSweep(Channels(channels), outbox, Asking(leases.ttl_s, clock))
     ask = Asking(leases.ttl_s, clock)
-    answering = ChannelSweep(Channels(channels), outbox, ask)
-    fires = Fires(await cells.open(FIRES_BUCKET))
+    fired = await cells.open(FIRES_BUCKET)
+    fires = Fires(fired, ask)
     firing = Firing(fires, outbox, ask, owner=owner)
     every = [
         Maintenance(sweep, ageless, answering, every_s=maintenance_every_s).duty(),
-        Scheduler(company, fires, firing, Pauses(pauses), roster.agree_on_schedules).duty(),
+        Scheduler(company, fires, firing, Pauses(pauses), ask, roster.agree_on_schedules).duty(),
     ]
     duties = Duties(every, duty_leases, owner=owner, may_work=WORKERS_ROLE in roles, clock=clock, beats=beats)
     desk = DutyDesk(duties, duty_leases, bucket, node_id=node_id, owner=owner)
-    return CompanyWork(mailboxes, registry, retirements, roster, duties, desk, ScheduleDesk(company, fires))
+    return CompanyWork(
+        mailboxes,
+        registry,
+        retirements,
+        roster,
+        duties,
+        desk,
+        ScheduleDesk(company, Fires(fired, Asking(leases.ttl_s, clock))),
+    )
 
 
 def _shown(tick: Tick | None) -> TickSnapshot | None:

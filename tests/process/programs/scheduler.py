@@ -66,9 +66,10 @@ async def main(url: str, document: Path, when: str) -> None:
     mail = DeadlyMail(connection, clock=clock, entropy=entropy, ack_window_s=TTL_S)
     mail.when = when
     await mail.start()
-    fires = Fires(await cells.open(FIRES_BUCKET))
-    firing = Firing(fires, Outbox(mail, lambda: company, clock, "doomed"), Asking(TTL_S, clock), owner=OWNER)
-    scheduler = Scheduler(lambda: company, fires, firing, Pauses(await cells.open(PAUSES_BUCKET)), agreed)
+    ask = Asking(TTL_S, clock)
+    fires = Fires(await cells.open(FIRES_BUCKET), ask)
+    firing = Firing(fires, Outbox(mail, lambda: company, clock, "doomed"), ask, owner=OWNER)
+    scheduler = Scheduler(lambda: company, fires, firing, Pauses(await cells.open(PAUSES_BUCKET)), ask, agreed)
     seats = [schedule.seat for schedule in company.schedules]
     while True:
         assert isinstance(await leases.claim("scheduler", OWNER, ttl_s=TTL_S), Granted)

@@ -1,7 +1,7 @@
 """Schedules, judged: as a node decides on an instant, and by what the store and the broker then have of it.
 
-A node decides by its document, its clock and the pauses. No mail goes without a claim of its instant, no end is taken
-back, none is told that was not so, and no instant is passed by in silence.
+A node decides by its document, its clock and the pauses, where it could read them. No mail goes without a claim of its
+instant, no end is taken back, none is told that was not so, and no instant is passed by in silence.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import msgspec
 from crewlet.company.instants import Schedule
 from crewlet.company.model import Company
 from crewlet.duties.fires import FIRES_BUCKET, Fire, Overtaken, Progress, label, mail_id
+from crewlet.duties.firing import PAUSES_UNREAD
 from crewlet.duties.scheduling import TTL_S
 from crewlet.mail.envelope import Envelope
 from crewlet.testing.sim.loop import Process
@@ -80,7 +81,7 @@ class FireJudge:
             self._fail("P4", f"{who}, and it is due {schedule.rule}")
         elif newer := schedule.newest(fire.instant, EPOCH + timedelta(seconds=now - _TICK_S)):
             self._fail("P4", f"{who}, when {label(newer)} had long been due")
-        elif fire.state == "claimed" and self._pauses.is_paused(fire.seat, for_s=_TICK_S):
+        elif _is_with_pauses_known(fire) and self._pauses.is_paused(fire.seat, for_s=_TICK_S):
             self._fail("P7", f"{who}, and {fire.seat} has long been paused")
         elif fire.state == "skipped_paused" and not self._pauses.was_paused(fire.seat, within_s=_TICK_S):
             self._fail("P4", f"{who} as skipped, and {fire.seat} has long not been paused")
@@ -127,7 +128,7 @@ class FireJudge:
             self._fail("P4", f"{at} of {name} is told as fired, and its mail has not left")
         progress = self._progress.get(name)
         if before is None and progress is not None and fire.instant <= progress.settled:
-            # It was told as overtaken, and is ended when the schedule is late again.
+            # It was told as overtaken, and is ended when the schedule is due next, or late again.
             self._came_late.add((name, at))
         self._fires[name, at] = fire
         if fire.overtaken is not None:
@@ -148,6 +149,11 @@ class FireJudge:
             if not is_known and not any(each.first <= due < each.before for each in self._overtaken.get(name, ())):
                 self._fail("P4", f"{name} went past {label(due)}, which is {'claimed' if fire else 'not recorded'}")
             due = before.schedule(name).after(due)
+
+
+def _is_with_pauses_known(fire: Fire) -> bool:
+    """Whether it is to be sent by somebody who knew the pauses."""
+    return fire.state == "claimed" and PAUSES_UNREAD not in fire.reason
 
 
 def _named(company: Company, name: str) -> Schedule | None:

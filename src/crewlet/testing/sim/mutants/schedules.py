@@ -16,7 +16,6 @@ from crewlet.company.model import Company
 from crewlet.duties import scheduling
 from crewlet.duties.fires import Fire, Fires, Kept
 from crewlet.duties.firing import Firing
-from crewlet.duties.frame import Turned
 from crewlet.duties.scheduling import Scheduler
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.outbox import Outbox
@@ -78,11 +77,11 @@ def _begun_anew(stack: ExitStack) -> None:
 
 @plant("schedules of the document before go on")
 def _deaf(stack: ExitStack) -> None:
-    async def take(self: Scheduler, company: Company, turned: Turned) -> None:
+    async def take(self: Scheduler, company: Company) -> None:
         if self._plan:
             self._seen = company
         else:
-            await original(self, company, turned)
+            await original(self, company)
 
     original = put(stack, Scheduler, "_take", take)
 
@@ -111,8 +110,8 @@ def _each_fired(stack: ExitStack) -> None:
 
 
 def _taken_as(stack: ExitStack, *, is_paused: bool) -> None:
-    async def settle(self: Scheduler, schedule: Schedule, now: datetime, _: bool, turned: Turned) -> Any:
-        return await original(self, schedule, now, is_paused, turned)
+    async def settle(self: Scheduler, schedule: Schedule, now: datetime, _: bool | None) -> Any:
+        return await original(self, schedule, now, is_paused)
 
     original = put(stack, Scheduler, "_settle", settle)
 
