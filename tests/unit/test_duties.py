@@ -12,18 +12,40 @@ from crewlet.duties.frame import LAST_TICK_S, Duties, Duty, NotOnDuty, Turned, U
 from crewlet.kit.beats import Beats
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.seats.dutyleases import DUTIES_BUCKET, DutyLeases
+from crewlet.seats.lease import ClaimResult
 from crewlet.seats.leases import EPOCHS_BUCKET
-from crewlet.testing.faults import Fault, FaultyCells
+from crewlet.testing.faults import Fault, Faults, FaultyCells
 from crewlet.testing.virtual import VirtualClock, in_virtual_time, settle
 
 EVERY_S, TTL_S = 100.0, 300.0
+
+
+class Clock(VirtualClock):
+    """A clock that goes on while its process stands still."""
+
+    def jump(self, seconds: float) -> None:
+        self._offset_s += seconds
+
+
+class Freezing(DutyLeases):
+    """Leases whose holder stands still when a claim has been granted."""
+
+    def __init__(self, fleet: "Fleet") -> None:
+        super().__init__(fleet.cells, fleet.epochs, clock=fleet.clock, entropy=SystemEntropy())
+        self._fleet = fleet
+
+    async def claim(self, duty: str, owner: str, *, ttl_s: float) -> ClaimResult:
+        granted = await super().claim(duty, owner, ttl_s=ttl_s)
+        self._fleet.clock.jump(self._fleet.stands_still_s)
+        return granted
 
 
 class Fleet:
     """Nodes that share the leases of one duty. `ticks` says who ticked, at which second."""
 
     def __init__(self) -> None:
-        self.clock = VirtualClock(offset_s=0.0)
+        self.clock = Clock(offset_s=0.0)
+        self.stands_still_s = 0.0
         self.ticks: list[tuple[str, int]] = []
         self.during: Callable[[], Awaitable[str]] | None = None
         self.turned: Turned = lambda: None
@@ -36,7 +58,7 @@ class Fleet:
         return self
 
     def leases(self) -> DutyLeases:
-        return DutyLeases(self.cells, self.epochs, clock=self.clock, entropy=SystemEntropy())
+        return Freezing(self)
 
     def node(self, name: str, *, is_alone: bool = False, may_work: bool = True, beats: Beats | None = None) -> Duties:
         async def work(turned: Turned) -> str:
@@ -407,3 +429,35 @@ async def test_a_duty_of_a_node_without_the_role_never_beats_and_is_never_judged
     await asyncio.sleep(3600)
     assert beats.worst() is None
     await idle.stop()
+
+
+@in_virtual_time
+async def test_a_claim_that_was_slow_to_be_granted_leaves_its_tick_all_the_time_between_two_beats() -> None:
+    fleet = await Fleet().open()
+    beats = Beats(fleet.clock.elapsed, LEASE_TTL_S)
+
+    async def asks() -> str:
+        lags.append(lag_s(beats))
+        return ""
+
+    lags: list[float] = []
+    fleet.during = asks
+    fleet.cells.faults = Faults(delay_s=LEASE_TTL_S / 10)
+    one = fleet.node("one", beats=beats)
+    one.start()
+    await asyncio.sleep(EVERY_S / 2)
+    assert lags == [0.0]
+    await one.stop()
+
+
+@in_virtual_time
+async def test_a_node_that_stood_still_with_a_claim_until_it_had_lapsed_does_not_tick() -> None:
+    fleet = await Fleet().open()
+    fleet.stands_still_s = TTL_S
+    one = fleet.node("one")
+    tick = await one.run("sweep", wait_s=5)
+    assert tick is not None and (tick.outcome, fleet.ticks) == ("unclaimed", [])
+    fleet.stands_still_s = 0.0
+    tick = await one.run("sweep", wait_s=5)
+    assert tick is not None and (tick.outcome, fleet.ticks) == ("done", [("one", 300)])
+    await one.stop()

@@ -226,7 +226,7 @@ class Duties:
                 raise NotOnDuty(_STOPPING)
             began_at = self._clock.now()
             ends_at = self._clock.elapsed() + watched.duty.ttl_s
-            refusal = await self._claim(watched)
+            refusal = await self._claim(watched, ends_at)
             if refusal is None:
                 outcome, detail = await self._work(watched, ends_at - self._clock.elapsed())
             else:
@@ -234,7 +234,7 @@ class Duties:
             watched.last = Tick(outcome, detail, began_at)
             return watched.last
 
-    async def _claim(self, watched: _Watched) -> tuple[Outcome, str] | None:
+    async def _claim(self, watched: _Watched, ends_at: float) -> tuple[Outcome, str] | None:
         """None: this node does it. Else why the tick is skipped."""
         duty = watched.duty
         if self._leases is None:
@@ -249,6 +249,10 @@ class Duties:
         if isinstance(answer, ClaimRefused):
             _log.debug("duty_held_elsewhere", duty=duty.name, holder=answer.holder)
             return "held", answer.holder or "unknown"
+        if self._clock.elapsed() >= ends_at:
+            problem = "this process stood still until the claim had lapsed"
+            _log.warning("duty_claim_failed", duty=duty.name, error=problem)
+            return "unclaimed", problem
         return None
 
     async def _work(self, watched: _Watched, at_most_s: float) -> tuple[Outcome, str]:
@@ -258,6 +262,7 @@ class Duties:
             if watched.beat.is_live:  # not of a tick that was asked for while the loop does not run
                 watched.beat.stamp()
 
+        turned()
         try:
             work = _awaited(duty.work(turned))
             done = await self._tasks.within(work, at_most_s, self._clock.sleep, f"{duty.name}: tick")
