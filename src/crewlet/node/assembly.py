@@ -27,9 +27,9 @@ from crewlet.mail.replays import REPLAYS_BUCKET, Replays
 from crewlet.node.budgetdesk import BudgetDesk
 from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.node.commands import Commands
-from crewlet.node.documents import DocumentWatch
 from crewlet.node.duties import CompanyWork, open_company_work
 from crewlet.node.fleet import FleetReader
+from crewlet.node.fleetwatch import fleet_watch
 from crewlet.node.freednews import FreedNews
 from crewlet.node.historydesk import HistoryDesk
 from crewlet.node.inboxdesk import InboxDesk
@@ -199,7 +199,7 @@ class Node:
             on_beat=ports.deadline.beat,
             status=work.roster.status,
             on_freed=self._freed_news.tell,
-            on_roster=DocumentWatch(work.roster, self.fleet, ports.clock, self._tasks).note,
+            on_roster=fleet_watch(work.roster, self.fleet, ports.clock, self._tasks),
         )
         pausing = Pausing(Pauses(paused), self._mail, self.company, ports.entropy)
         self.commands = self._make_commands(work, pausing)
