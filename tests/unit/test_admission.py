@@ -99,6 +99,22 @@ async def test_a_deferral_whose_handler_still_runs_is_answered_after_it() -> Non
     await r.host.stop()
 
 
+@in_virtual_time
+async def test_what_was_deferred_while_a_seat_was_established_goes_on_as_soon_as_it_is() -> None:
+    r = rig(seats_of("ann"))
+    r.hooks.acquire_takes["ann"] = 2.0
+    starting = asyncio.create_task(r.host.start())
+    await asyncio.sleep(1.9)
+    assert r.host.may_start("ann") is None
+    r.host.note_deferral("ann")
+    await starting
+    assert r.host.may_start("ann") == 1
+    assert r.hooks.of("admits") == ["admits ann True"]
+    await asyncio.sleep(40)
+    assert r.hooks.of("admits") == ["admits ann True"]
+    await r.host.stop()
+
+
 @pytest.mark.proves("AD-03")
 @in_virtual_time
 async def test_asking_whether_a_turn_may_start_tells_the_consumer_nothing() -> None:

@@ -147,6 +147,9 @@ class Handoff:
             context.tell("on_renewed", lambda: context.hooks.on_renewed(tenure.term, tenure.good_until))
         if tenure.admission.is_stopped:
             context.tell("on_admission", lambda: context.hooks.on_admission(tenure.handle, False))
+        elif context.may_take and tenure.admission.reopen(is_busy=context.is_busy(tenure.handle)):
+            # What came with the attachment was deferred, as no turn could start yet.
+            context.tell("on_admission", lambda: context.hooks.on_admission(tenure.handle, True))
         context.tell("on_established", lambda: context.hooks.on_established(tenure.term))
         return True
 
