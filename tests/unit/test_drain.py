@@ -328,3 +328,19 @@ async def test_a_node_that_cannot_end_a_program_leaves_all_the_same_and_does_not
     assert TTL_S / 3 <= r.clock.elapsed() - began < TTL_S / 2
     assert not r.host.has_ended_all
     await r.host.stop()
+
+
+@in_virtual_time
+async def test_a_node_that_sheds_lets_no_turn_go_on_while_the_store_takes_its_time() -> None:
+    r = rig(seats_of("ann"))
+    await r.host.start()
+    fence = r.host.fence("ann")
+    assert fence is not None
+    r.leases.delays["release node:a"] = 20.0
+    shedding = asyncio.create_task(r.host.shed("stuck"))
+    await asyncio.sleep(0.1)
+    assert fence.is_closed
+    await shedding
+    assert r.hooks.releases() == ["ann stuck fenced"]
+    assert r.fleet.owner("ann") is None
+    await r.host.stop()

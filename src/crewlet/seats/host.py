@@ -259,6 +259,9 @@ class SeatHost:
         """Run nothing for now (`shed` or `stuck`): presence goes, every seat goes at once, no claim is made."""
         context = self._context
         context.shed_reason = reason
+        for tenure in context.tenures.all():
+            if tenure.phase in (Phase.HELD, Phase.LEAVING):
+                tenure.fence.close(reason)  # no turn goes on while the store is asked
         try:
             await self._presence.give_up()
         except Unavailable as error:

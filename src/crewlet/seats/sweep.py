@@ -162,6 +162,8 @@ class Sweep:
         self.last = SweepRecord(at=self._context.clock.elapsed())
         if self._context.is_draining:
             return self._end(withheld="draining")
+        if self._context.shed_reason is not None:
+            return self._end(withheld="shed")  # every seat is on its way out already, and in no other manner
         try:
             seats = tuple(self._seats())
         except Exception:  # noqa: BLE001 -- an unreadable list is unknown, and unknown releases nothing
