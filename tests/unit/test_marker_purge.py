@@ -60,7 +60,7 @@ class Broker:
             del self.left[body["filter"]]
         if fate == "answer lost":
             raise Unavailable("nobody answered")
-        return PurgeAnswer(purged=int(was_there))
+        return PurgeAnswer(success=True, purged=int(was_there))
 
     async def purge(self, turned: Callable[[], None] = lambda: None) -> int:
         return await purge_all(self.lane, "KV_b", self.markers, turned, timeout_s=TIMEOUT_S)
