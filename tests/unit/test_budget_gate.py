@@ -6,6 +6,7 @@ from datetime import UTC, tzinfo
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.ports.cells import Cells
@@ -82,6 +83,24 @@ async def test_without_a_cap_nothing_is_read_and_nothing_refused() -> None:
     assert await rig.gate.screen("alice") is None
     await rig.gate.admit("alice")
     assert rig.cells.reads == 0
+    await rig.close()
+
+
+@in_virtual_time
+async def test_the_log_says_once_that_a_seat_is_parked_until_when_and_once_that_it_goes_on() -> None:
+    rig = await Rig({"alice": Caps(day=100)}).open()
+    with capture_logs() as logs:
+        await rig.gate.charge("alice", 100)
+        over = await rig.gate.screen("alice")
+        assert over is not None
+        await rig.gate.screen("alice")
+        await rig.clock.sleep((over.until - rig.clock.now()).total_seconds() + 1)
+    told = [entry for entry in logs if entry.get("seat") == "alice"]
+    assert [(e["event"], e["log_level"]) for e in told] == [
+        ("seat_budget_parked", "warning"),
+        ("seat_budget_park_released", "info"),
+    ]
+    assert told[0]["until"] == over.until.isoformat()
     await rig.close()
 
 
