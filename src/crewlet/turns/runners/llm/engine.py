@@ -43,6 +43,7 @@ class Engine:
         models: Sequence[Model] | None = None,
     ) -> None:
         self._runner = runner
+        self._left_out: set[str] = set()
         self._clock = clock
         self._entropy = entropy
         if models is None:
@@ -57,7 +58,7 @@ class Engine:
 
     async def run(self, turn: Turn) -> TurnResult:
         """See `LlmTurns.run`."""
-        tools = TurnTools(turn.tools)
+        tools = TurnTools(turn.tools, self._left_out)
         model = RoundsModel(
             turn,
             self._candidates,

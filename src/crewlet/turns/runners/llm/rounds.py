@@ -120,11 +120,25 @@ class RoundsModel(WrapperModel):
             except Exception as error:  # noqa: BLE001 - whatever a provider's answer made of its client
                 if (broke := broken_by(error)) is not None:
                     raise broke from None
-                self._rest(candidate, trouble_of(error), give_up_at)
+                trouble = trouble_of(error)
+                if trouble.kind != "model_rejected" or (less := self._less(request, candidate, trouble)) is None:
+                    self._rest(candidate, trouble, give_up_at)
+                else:
+                    request = less
                 continue
             candidate.failures, candidate.rests_until = 0, 0.0
             self._show_going_on()
             return candidate, response
+
+    def _less(self, request: "_Request", candidate: Candidate, trouble: Trouble) -> "_Request | None":
+        """The request without the tool for which it was refused; None where that is not told."""
+        refused = self._tools.leave_out_refused(trouble.text)
+        if refused is None:
+            return None
+        reason = candidate.blotted(f"{candidate.name}: {trouble.text}")
+        _log.warning("tool_left_out", server=refused.server, tool=refused.name, reason=reason)
+        offered = [tool for tool in request.parameters.function_tools if tool.name != refused.name]
+        return replace(request, parameters=replace(request.parameters, function_tools=offered))
 
     def _rest(self, candidate: Candidate, trouble: Trouble, give_up_at: float) -> None:
         """Let a model rest that did not answer.

@@ -1,5 +1,6 @@
 """The tools of a turn as Pydantic AI takes them, and what is wrong with a model's calls of them."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ from crewlet.turns.runners.llm.schemas import violation
 from crewlet.turns.turn import Tools, TurnResult
 
 _DETAIL_CHARS = 1_000
+_LOOKED_AT_CHARS = 2_000
+_NO_SUCH_TOOL = "there is no such tool"
 _ENDLESS = 1_000_000
 """Retries that Pydantic AI may count: how often a model may be wrong is `rounds`' to say."""
 
@@ -54,13 +57,17 @@ def one_line(text: str) -> str:
 class TurnTools(AbstractToolset[object]):
     """A turn's tools. All calls go through the turn's own, one after another, in the model's order.
 
+    Args:
+        left_out: the names of those that are not offered; shared by the turns of a tenure.
+
     Attributes:
         done: calls that were made and did not fail.
     """
 
-    def __init__(self, tools: Tools | None) -> None:
+    def __init__(self, tools: Tools | None, left_out: set[str]) -> None:
         self._tools = tools
-        self._infos = {info.name: info for info in _callable(tools)}
+        self._left_out = left_out
+        self._infos = {info.name: info for info in _callable(tools) if info.name not in left_out}
         self.done = 0
 
     @property
@@ -70,6 +77,22 @@ class TurnTools(AbstractToolset[object]):
     @property
     def infos(self) -> Mapping[str, ToolInfo]:
         return self._infos
+
+    def leave_out_refused(self, refusal: str) -> ToolInfo | None:
+        """Offer a server's tool no longer whose schema a provider does not take, by the words of its refusal.
+
+        Returns:
+            The tool; None where they name no such tool, or several.
+        """
+        words = refusal[:_LOOKED_AT_CHARS]
+        if "schema" not in words.lower():
+            return None
+        named = set(re.findall(r"['\"`]([A-Za-z0-9_-]{1,64})['\"`]", words)).intersection(self._infos)
+        refused = [info for name in named if (info := self._infos[name]).server]
+        if len(named) != 1 or not refused:
+            return None
+        self._left_out.add(refused[0].name)
+        return self._infos.pop(refused[0].name)
 
     async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
         return {
@@ -81,7 +104,8 @@ class TurnTools(AbstractToolset[object]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[object], tool: ToolsetTool[object]
     ) -> str:
         assert self._tools is not None
-        problem = violation(self._infos[name].schema, tool_args)
+        info = self._infos.get(name)  # gone where it was left out in this very round
+        problem = _NO_SUCH_TOOL if info is None else violation(info.schema, tool_args)
         if problem is not None:
             return f"The call was not made: {problem}"
         answer = await self._tools.call(name, tool_args)
@@ -111,7 +135,7 @@ def _problem_of(part: ToolCallPart, infos: Mapping[str, ToolInfo]) -> str | None
         except ValidationError as error:
             return str(error.errors()[0]["msg"])
     info = infos.get(part.tool_name)
-    return "there is no such tool" if info is None else violation(info.schema, arguments)
+    return _NO_SUCH_TOOL if info is None else violation(info.schema, arguments)
 
 
 def _callable(tools: Tools | None) -> Sequence[ToolInfo]:
