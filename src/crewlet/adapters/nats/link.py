@@ -24,8 +24,8 @@ _LATE_S = 0.02
 _SWEEP_S = 0.05
 _FLUSH_BYTES = 64 * 1024
 _FLUSH_STEPS = 3
-"""What so many turns of the loop ask goes out in one write: the calls into the kernel are what costs. A loop with nothing
-else to do takes them within microseconds."""
+"""What so many turns of the loop ask goes out in one write: the calls into the kernel are what costs. A loop with
+nothing else to do takes them within microseconds."""
 _NO_LINE_BREAKS = {ord("\r"): " ", ord("\n"): " "}
 
 _log = structlog.get_logger()
