@@ -11,6 +11,7 @@ from mail_worlds import NatsWorld, nats_world
 
 from crewlet.adapters.nats import attachment as attachment_module
 from crewlet.adapters.nats import streams as streams_module
+from crewlet.adapters.nats.acks import ACK
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.streams import DEAD_LETTERS, ensure_stream
 from crewlet.mail.deadletters import HEADROOM_BYTES
@@ -40,7 +41,7 @@ def lose_acks(world: NatsWorld, client: int, monkeypatch: pytest.MonkeyPatch) ->
     post, lost = connection.post, list[str]()
 
     def only_others(subject: str, payload: bytes, **kwargs: Any) -> asyncio.Future[bytes]:
-        if not (subject.startswith("$JS.ACK.") and payload == attachment_module.ACK):
+        if not (subject.startswith("$JS.ACK.") and payload == ACK):
             return post(subject, payload, **kwargs)
         lost.append(subject)
         never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
