@@ -309,7 +309,10 @@ def test_a_broker_that_cannot_start_fails_the_command_in_one_sentence(tmp_path: 
     plan = UpPlan(tmp_path / "else", ("true",), broker=BrokerPlan(store_dir=tmp_path / "b", port=port))
     done = finish(RUN, plan.to_json())
     assert done.returncode == 1
-    assert done.stderr == f"crewlet up: The broker crewlet cannot listen: port {port} is already in use.\n"
+    assert done.stderr == (
+        f"crewlet up: The broker crewlet cannot listen: port {port} is already in use;"
+        " set stream.port to auto or to a free port.\n"
+    )
 
 
 def test_an_api_port_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def test_mail_in_a_killed_nodes_hands_and_its_seats_are_with_a_peer_long_b
     assert (first.node, first.triggers, second.triggers) == ("supervised", second.triggers, first.triggers)
     assert second.epoch > first.epoch
     assert first.last_at <= second.first_at
-    assert "1 of 1 deliveries and" in supervised.said()
+    await supervised.until(lambda: "1 of 1 deliveries and" in supervised.said(), "its parent says what it gave back")
 
 
 async def test_a_lone_node_is_back_with_its_seats_long_before_its_former_leases_lapse(start: Start) -> None:
