@@ -89,6 +89,7 @@ class Judge:
         self._failed_at: dict[str, float] = {}
         self._lease_failed_at: dict[tuple[str, str], float] = {}
         self._claiming: dict[tuple[str, str], float] = {}
+        self._claim_sent_at: dict[str, float] = {}
         self._reads = _Reads()
         self.violation: Violation | None = None
         self.counts = {"turns": 0, "acts": 0, "reruns": 0}
@@ -223,7 +224,7 @@ class Judge:
         if bucket == LEASES and value is not None:
             record = decode_lease(value)
             if record.epoch == 0 and not record.released:
-                self._claiming[process.name, key] = self.now
+                self._claiming[process.name, key] = self._claim_sent_at[record.claim] = self.now
                 if record.owner == process.name and key.startswith("seat."):
                     self.claims.leaves(process, key[5:])
         if bucket == MAILBOXES:
@@ -367,10 +368,11 @@ class Judge:
             if not lease.is_live(now) or age_s < limit_s + 5.0:
                 continue
             since = running.get(lease.record.owner)
-            # A give-back may give up after its limit. One that had not failed by then had time to succeed.
+            # A give-back may give up after its limit. One that had not failed by then had time to succeed; what landed
+            # later than that was left to lapse.
             if (
                 since is not None
-                and since < lease.at
+                and since < lease.at < self._claim_sent_at.get(lease.record.claim, lease.at) + limit_s
                 and self._lease_failed_at.get((lease.record.owner, key), -1e9) < lease.at + limit_s - 4.0
             ):
                 self.fail("P6", f"{lease.record.owner} left its claim of {key} in the way for {age_s:.1f} s")
