@@ -107,5 +107,5 @@ async def _is_done(node: NodeProcess, handle: str, mail_id: str) -> bool:
 
 
 async def _says_why(node: NodeProcess) -> bool:
-    errors: dict[str, str] = (await node.health())["last_errors"] or {}
+    errors: dict[str, str] = (await node.health())["last_error"] or {}
     return "it offers more than 256 tools" in errors.get("unusable", "")

@@ -199,5 +199,5 @@ async def test_questions_back_and_forth_end_at_the_depth_of_delegation_and_the_l
     await fleet.until(lambda: told, "it ended")
     assert [handle for handle, _ in fleet.cast.heard] == ["alice", "bob", "alice", "bob"]
     assert told[0].startswith("bob: this work was passed on 3 times")
-    assert node.health().last_errors is None
+    assert node.health().last_error is None
     await fleet.close()

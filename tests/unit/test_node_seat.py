@@ -105,8 +105,8 @@ async def test_why_a_seats_last_turn_broke_shows_until_one_is_finished() -> None
     node = await fleet.node("n1")
     fleet.break_next = "the model said no"
     await fleet.send("a", "one")
-    await fleet.until(lambda: node.health().last_errors, "it broke")
-    assert node.health().last_errors == {"a": "the model said no"}
+    await fleet.until(lambda: node.health().last_error, "it broke")
+    assert node.health().last_error == {"a": "the model said no"}
     await fleet.until(lambda: fleet.finished("one"), "it came back and finished")
-    await fleet.until(lambda: node.health().last_errors is None, "nothing is wrong any more")
+    await fleet.until(lambda: node.health().last_error is None, "nothing is wrong any more")
     await fleet.close()

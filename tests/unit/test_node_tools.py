@@ -129,11 +129,11 @@ async def test_a_server_that_does_not_start_refuses_its_seat_in_a_sentence_and_h
     assert set(node.host.held()) == {"b"} and desk.running() == ["x"]
     sentence = "the tool server y did not start: it exited with code 3"
     assert [event["error"] for event in logs if event["event"] == "seat_acquire_failed"] == [sentence]
-    assert node.health().last_errors == {"a": f"not taken by this node: {sentence}"}
+    assert node.health().last_error == {"a": f"not taken by this node: {sentence}"}
     assert await node.leases.get("seat:a") is None
     desk.broken.clear()
     await fleet.until(lambda: fleet.holder("a"), "it is tried again")
-    assert node.health().last_errors is None
+    assert node.health().last_error is None
     await fleet.close()
 
 
@@ -168,7 +168,7 @@ async def test_a_variable_that_is_missing_or_cannot_be_sent_refuses_the_seat(
     fleet, desk = _fleet("a", tools={"a": (_program("x"), web)}, variables=variables)
     with capture_logs() as logs:
         node = await fleet.node("n1")
-    errors = node.health().last_errors
+    errors = node.health().last_error
     assert errors is not None and says in errors["a"]
     assert desk.made == [] and SECRET not in str(logs) + str(errors)
     await fleet.close()
@@ -179,7 +179,7 @@ async def test_a_node_without_tool_servers_refuses_the_seats_that_want_one() -> 
     fleet = Fleet(("a", "b"), tools={"a": (_program("x"),)})
     node = await fleet.node("n1")
     assert set(node.host.held()) == {"b"}
-    assert node.health().last_errors == {"a": "not taken by this node: this node offers no tool servers"}
+    assert node.health().last_error == {"a": "not taken by this node: this node offers no tool servers"}
     await fleet.close()
 
 
@@ -259,9 +259,9 @@ async def test_a_server_that_is_away_shows_with_its_reason_while_it_is() -> None
     node = await fleet.node("n1")
     desk.made[1].trouble_now = "it exited with code 3; it is started again within 1 s"
     errors = {"a": "the tool server y: it exited with code 3; it is started again within 1 s"}
-    assert node.health().last_errors == errors
+    assert node.health().last_error == errors
     desk.made[1].trouble_now = None
-    assert node.health().last_errors is None
+    assert node.health().last_error is None
     await fleet.close()
 
 

@@ -77,7 +77,7 @@ async def test_mail_waits_for_an_agent_that_is_being_started_and_runs_when_it_is
     await desk.clock.sleep(5)
     assert desk.agent.ran == []
     assert node.health().held_back == {"a": "agent_not_ready"}
-    assert node.health().last_errors is None
+    assert node.health().last_error is None
     desk.agent.become(is_ready=True)
     await desk.until(lambda: desk.agent.ran == ["one"], "it runs")
     assert node.health().held_back is None
@@ -114,12 +114,12 @@ async def test_why_an_agent_cannot_be_started_shows_and_no_delivery_is_spent_on_
     await desk.clock.sleep(3600)
     backlog = await node.commands.outbox.mail.waiting(topics.inbox("a"))
     assert backlog is not None and (backlog.waiting, backlog.in_hand) == (1, 0)
-    assert node.health().last_errors == {"a": "No module named 'desk'"}
+    assert node.health().last_error == {"a": "No module named 'desk'"}
     assert node.health().held_back == {"a": "agent_not_ready"}
     assert node.host.may_start("a") is not None
     desk.agent.become(is_ready=True)
     await desk.until(lambda: desk.agent.ran == ["one"], "it runs")
-    assert node.health().last_errors is None
+    assert node.health().last_error is None
     await desk.close()
 
 

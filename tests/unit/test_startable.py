@@ -76,7 +76,7 @@ class _Desk(Fleet):
 
 def _trouble(node: Node) -> str:
     health = node.health()
-    found = told(unproven_s={}, held_back=health.held_back or {}, waiting={}, last_errors=health.last_errors or {})
+    found = told(unproven_s={}, held_back=health.held_back or {}, waiting={}, last_error=health.last_error or {})
     return found.get("a", "")
 
 
@@ -240,4 +240,4 @@ async def test_a_model_that_nobody_knows_costs_one_hand_over_and_then_its_mail_w
 def test_why_a_seat_is_not_ready_is_told_apart_from_its_last_error(
     held_back: str, errors: dict[str, str], says: str
 ) -> None:
-    assert told(unproven_s={}, held_back={"a": held_back}, waiting={}, last_errors=errors) == {"a": says}
+    assert told(unproven_s={}, held_back={"a": held_back}, waiting={}, last_error=errors) == {"a": says}

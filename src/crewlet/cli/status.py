@@ -72,7 +72,7 @@ def _of_fleet(fleet: Mapping[str, Any]) -> dict[str, object]:
 
 def _seats_in_trouble(health: Mapping[str, Any]) -> dict[str, str]:
     """Which seats do not work, and why: one that is not ready is so because of its last error."""
-    errors, held = dict(health.get("last_errors") or {}), dict(health.get("held_back") or {})
+    errors, held = dict(health.get("last_error") or {}), dict(health.get("held_back") or {})
     unready: dict[str, str] = {}
     for handle, holds in list(held.items()):
         others = [hold for hold in holds.split(", ") if hold != _NOT_READY]
@@ -80,7 +80,7 @@ def _seats_in_trouble(health: Mapping[str, Any]) -> dict[str, str]:
             unready[handle] = errors.pop(handle, "it is being started")
         held[handle] = ", ".join(others)
     held = {handle: holds for handle, holds in held.items() if holds}
-    return {"not ready": _pairs(unready), "last errors": _pairs(errors), "held back": _pairs(held)}
+    return {"not ready": _pairs(unready), "last error": _pairs(errors), "held back": _pairs(held)}
 
 
 def problem_of(health: Mapping[str, Any]) -> str:

@@ -367,7 +367,7 @@ class Node:
             lease_ttl_s=self.leases.ttl_s,
             unproven_seconds=dict(self.host.unproven_seconds()) or None,
             nodes=self.host.live_nodes,
-            last_errors=dict(self.seats.last_errors()) or None,
+            last_error=dict(self.seats.last_error()) or None,
             dead_letters=self._mail.tally.dead_letters or None,
             failed_burials=self._mail.tally.failed_burials or None,
             held_back=dict(self.seats.held_back()) or None,
@@ -400,7 +400,7 @@ class Node:
             unproven_s=self.host.unproven_seconds(),
             held_back=self.seats.held_back(),
             waiting=self.seats.waiting(),
-            last_errors=self.seats.last_errors(),
+            last_error=self.seats.last_error(),
         )
 
     def _make_commands(self, work: CompanyWork, pausing: Pausing) -> Commands:

@@ -90,7 +90,7 @@ class SeatRuntime:
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._standing: dict[str, tuple[Term, StandingRunner]] = {}
-        self._last_errors: dict[str, str] = {}
+        self._last_error: dict[str, str] = {}
         self._waiting: dict[str, str] = {}
         self._turns: dict[str, str] = {}
         self._turns_began: dict[str, datetime] = {}
@@ -100,11 +100,11 @@ class SeatRuntime:
         """Turns running now."""
         return sum(each.dispatch.is_busy for each in self._running.values())
 
-    def last_errors(self) -> Mapping[str, str]:
+    def last_error(self) -> Mapping[str, str]:
         """Why a held seat's last turn broke, its agent is not ready or its tools are not there, or why its tools kept
         this node from taking a seat, by handle, for those of which it is so."""
         troubles = {handle: runner.trouble for handle, (_, runner) in self._standing.items() if runner.trouble}
-        return dict(sorted({**self._last_errors, **self._tools.troubles(), **troubles}.items()))
+        return dict(sorted({**self._last_error, **self._tools.troubles(), **troubles}.items()))
 
     def tool_servers(self, term: Term) -> Sequence[ToolServer]:
         """What offers tools to the agent of a tenure."""
@@ -121,7 +121,7 @@ class SeatRuntime:
         turn_id = self._turns.get(handle, "")
         return SeatWork(
             held=self.held_back().get(handle, ""),
-            trouble=self.last_errors().get(handle, ""),
+            trouble=self.last_error().get(handle, ""),
             turn_id=turn_id,
             turn_began_at=self._turns_began.get(handle) if turn_id else None,
         )
@@ -137,9 +137,9 @@ class SeatRuntime:
                 self._waiting[note.handle] = note.detail
                 return
             case "broke" | "breached" | "panicked":
-                self._last_errors[note.handle] = note.detail
+                self._last_error[note.handle] = note.detail
             case "finished":
-                self._last_errors.pop(note.handle, None)
+                self._last_error.pop(note.handle, None)
             case "progress":
                 return
             case "started" | "waiting" | "fenced" | "parked" | "stopped":
@@ -219,7 +219,7 @@ class SeatRuntime:
         await _all_of(running.attachment.detach(), self._end_work(running, reason), ending_tools)
         if self._running.get(handle) is running:
             del self._running[handle]
-            self._last_errors.pop(handle, None)
+            self._last_error.pop(handle, None)
 
     def on_admission(self, handle: str, admits: bool) -> None:
         running = self._running.get(handle)

@@ -26,7 +26,7 @@ class HealthSnapshot:
         has_presence: whether the other nodes count this one.
         id_held_by: another process that has this node's id and so keeps it out of the fleet; a former run of it is that
             until its presence has lapsed. None without one.
-        last_errors: by handle, why its last turn broke; None with none.
+        last_error: by handle, why its last turn broke; None with none.
         dead_letters: mail that this process dead-lettered since its start; None with none.
         failed_burials: how often it failed to, and left the mail where it was; None with none.
         held_back: by handle, why the inbox of a held seat is not being read: the holds in force, or what was refused
@@ -48,7 +48,7 @@ class HealthSnapshot:
     id_held_by: str | None = None
     unproven_seconds: Mapping[str, float] | None = None
     nodes: int | None = None
-    last_errors: Mapping[str, str] | None = None
+    last_error: Mapping[str, str] | None = None
     dead_letters: int | None = None
     failed_burials: int | None = None
     held_back: Mapping[str, str] | None = None

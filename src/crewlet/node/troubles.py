@@ -89,13 +89,13 @@ def told(
     unproven_s: Mapping[str, float],
     held_back: Mapping[str, str],
     waiting: Mapping[str, str],
-    last_errors: Mapping[str, str],
+    last_error: Mapping[str, str],
 ) -> Mapping[str, str]:
     """The troubles of the seats of one node, the gravest of each first."""
     found: dict[str, list[str]] = {}
     for handle, age_s in unproven_s.items():
         found.setdefault(handle, []).append(f"its teardown is unproven for {age_s:.0f} s")
-    errors = dict(last_errors)
+    errors = dict(last_error)
     for handle, reason in held_back.items():
         holds = reason.split(", ")
         if AGENT_NOT_READY in holds:

@@ -348,7 +348,7 @@ class AsyncInMemoryCompany(Seen):
         lines = [f"the company is not idle after {within_s:g} s:"]
         for seat, count in self._waiting().items():
             life = self._world.holder(seat)
-            errors = {**(life.node.health().last_errors or {})} if life is not None else self._errors()
+            errors = {**(life.node.health().last_error or {})} if life is not None else self._errors()
             why = "; ".join(filter(None, (self.held_back(seat), errors.get(seat, ""))))
             where = f"held by {life.machine.name}" if life is not None else "held by no node"
             lines.append(f"  {seat}: {count} mails unsettled, {where}" + (f", {why}" if why else ""))
@@ -357,7 +357,7 @@ class AsyncInMemoryCompany(Seen):
 
     def _errors(self) -> Mapping[str, str]:
         return {
-            seat: text for life in self._world.living() for seat, text in (life.node.health().last_errors or {}).items()
+            seat: text for life in self._world.living() for seat, text in (life.node.health().last_error or {}).items()
         }
 
     def _check_equipped(self) -> None:
