@@ -115,6 +115,23 @@ async def test_what_was_deferred_while_a_seat_was_established_goes_on_as_soon_as
     await r.host.stop()
 
 
+@pytest.mark.proves("AD-02")
+@in_virtual_time
+async def test_a_renewal_while_a_seat_is_established_does_not_forget_what_was_deferred() -> None:
+    r = rig(seats_of("ann"), heartbeat_s=5.0)
+    r.hooks.acquire_takes["ann"] = 12.0
+    starting = asyncio.create_task(r.host.start())
+    await asyncio.sleep(1.0)
+    r.host.note_deferral("ann")
+    await starting
+    assert "renew seat:ann" in r.leases.asked
+    assert r.host.may_start("ann") == 1
+    assert r.hooks.of("admits") == ["admits ann True"]
+    await asyncio.sleep(40)
+    assert r.hooks.of("admits") == ["admits ann True"]
+    await r.host.stop()
+
+
 @pytest.mark.proves("AD-03")
 @in_virtual_time
 async def test_asking_whether_a_turn_may_start_tells_the_consumer_nothing() -> None:

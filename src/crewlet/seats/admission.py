@@ -62,6 +62,10 @@ class Admission:
             self._is_deferral_noted = False
         return is_edge
 
+    def recover(self) -> None:
+        """A renewal was answered before the seat is established: nobody is told, and a deferral stays noted."""
+        self._is_stopped = False
+
     def reopen(self, *, is_busy: bool) -> bool:
         """What a deferral waited for has come. Whether to tell the consumer to go on before the next renewal.
 

@@ -152,7 +152,7 @@ class Heartbeat:
         if may_admit and tenure.admission.renew(is_busy=context.is_busy(tenure.handle)):
             context.tell("on_admission", lambda: context.hooks.on_admission(tenure.handle, True))
         elif tenure.phase is Phase.ACQUIRING:
-            tenure.admission.renew(is_busy=False)
+            tenure.admission.recover()
 
     def _turned_at(self) -> float:
         """Since when the oldest renewal has been waited for; now, when none is."""
