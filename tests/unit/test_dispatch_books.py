@@ -306,7 +306,7 @@ async def test_mail_that_runs_no_turn_is_in_the_history_with_the_reason() -> Non
     assert told[0] == (("a",), "ack", "already finished: delivered")
     assert told[1] == (("b",), "ack", "weather wakes nobody")
     assert told[2][:2] == (("c",), "bury") and "not an event" in told[2][2]
-    assert told[3] == (("d",), "defer", "not owned here")
+    assert told[3] == (("d",), "defer", 'seat "alice" is not owned here')
     assert told[4] == (("e",), "nak", "coughed")
 
 

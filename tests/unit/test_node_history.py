@@ -112,10 +112,15 @@ async def test_a_turn_is_found_by_a_prefix_that_is_its_alone(tmp_path: Path) -> 
 
 async def test_what_ran_no_turn_is_remembered_with_its_reason(tmp_path: Path) -> None:
     async with history_in(tmp_path / "node.db") as history:
-        history.note(Dispatched("alice", ("e1",), "defer", "not owned here", at(1)))
+        history.note(Dispatched("alice", ("e1",), "defer", 'seat "alice" is not owned here', at(1)))
         history.note(Dispatched("bob", ("e2",), "ack", "already finished", at(2)))
         (line,) = await history.dispatches("alice")
-        assert (line.triggers, line.answer, line.reason, line.at) == (("e1",), "defer", "not owned here", at(1))
+        assert (line.triggers, line.answer, line.reason, line.at) == (
+            ("e1",),
+            "defer",
+            'seat "alice" is not owned here',
+            at(1),
+        )
 
 
 async def test_forgetting_takes_old_turns_with_all_of_theirs_in_bounded_steps(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ EVERYTHING = (BUDGET_WINDOW, SANDBOX, NO_ENGINE, SEAT_PAUSED, PAUSES_UNREAD)
 def test_of_several_reasons_the_first_in_order_is_named(
     is_owned: bool, holds: Collection[str], posture: Posture, name: str, is_parked: bool
 ) -> None:
-    refusal = screen(is_owned=is_owned, holds=holds, posture=posture)
+    refusal = screen("alice", is_owned=is_owned, holds=holds, posture=posture)
     assert refusal is not None
     assert (refusal.name, refusal.is_parked) == (name, is_parked)
     assert refusal.reason
@@ -35,4 +35,9 @@ def test_of_several_reasons_the_first_in_order_is_named(
 
 @pytest.mark.proves("IN-01")
 def test_with_no_reason_against_it_a_delivery_goes_on() -> None:
-    assert screen(is_owned=True, holds=(), posture="current") is None
+    assert screen("alice", is_owned=True, holds=(), posture="current") is None
+
+
+def test_the_refusal_of_a_seat_that_is_not_ours_names_the_seat() -> None:
+    refusal = screen("alice", is_owned=False, holds=(), posture="current")
+    assert refusal is not None and refusal.reason == 'seat "alice" is not owned here'

@@ -232,7 +232,7 @@ class StubHistory:
             return self.tails.pop(0)
         if self.tails:
             return self.tails[0]
-        lost = DispatchLine("writer", ("order-0",), "defer", "not owned here", STARTED)
+        lost = DispatchLine("writer", ("order-0",), "defer", 'seat "writer" is not owned here', STARTED)
         return SeatTail(handle, "n1", "n1", True, (TURN,), (lost,))
 
     async def turn(self, turn_id: str) -> TurnDetail:

@@ -29,7 +29,7 @@ def test_a_running_turn_shows_its_round_its_tool_and_how_long_it_has_been_quiet(
     (turn,) = tail["turns"]
     assert (turn["state"], turn["round"], turn["tool"], turn["quiet_s"]) == ("running", 2, "files_write", 41.5)
     assert (tail["node"], tail["is_here"]) == ("n1", True)
-    assert tail["dispatches"][0]["reason"] == "not owned here"
+    assert tail["dispatches"][0]["reason"] == 'seat "writer" is not owned here'
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_caps_are_set_shown_and_given_up_again(api: Served) -> None:
 def test_the_tail_of_a_seat_is_lines_for_people(cli: Served, capsys: Capture) -> None:
     assert main(["seat", "tail", "writer"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "mail      handed back: not owned here (order-0)" in lines[1]
+    assert 'mail      handed back: seat "writer" is not owned here (order-0)' in lines[1]
     assert "0a1b2c3d  running, round 2, files_write, last sign 42s ago: half?[2J way" in lines[0]
 
 

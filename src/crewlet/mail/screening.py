@@ -56,19 +56,22 @@ class Refusal:
     is_parked: bool = False
 
 
-UNOWNED = Refusal("not_owned", "not owned here")
+def unowned(handle: str) -> Refusal:
+    """What mail of a seat is told that this node may start no turn of."""
+    return Refusal("not_owned", f'seat "{handle}" is not owned here')
 
 
-def screen(*, is_owned: bool, holds: Collection[str], posture: Posture) -> Refusal | None:
+def screen(handle: str, *, is_owned: bool, holds: Collection[str], posture: Posture) -> Refusal | None:
     """The first reason not to work a delivery, or None to go on.
 
     Args:
+        handle: the seat whose mail it is.
         is_owned: a new turn of the seat may start here now.
         holds: the names of the holds in force on the seat's inbox.
         posture: this node's.
     """
     if not is_owned:
-        return UNOWNED
+        return unowned(handle)
     if holds:
         name = next((name for name in _HOLDS if name in holds), None) or min(holds)
         return Refusal(name, _HOLDS.get(name, f"its inbox is held: {name}"), is_parked=True)

@@ -14,7 +14,7 @@ from crewlet.company.model import Seat
 from crewlet.mail.channels import Channels
 from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import Outbox
-from crewlet.mail.screening import BUDGET_WINDOW, UNOWNED, Posture, Refusal, screen
+from crewlet.mail.screening import BUDGET_WINDOW, Posture, Refusal, screen, unowned
 from crewlet.mail.switchboard import either
 from crewlet.mail.work_key import work_key
 from crewlet.ports.clock import Clock
@@ -165,7 +165,7 @@ class SeatDispatch:
         fence = self._fence(self._handle) if self._may_start(self._handle) is not None else None
         refusal = self._screen(is_owned=fence is not None)
         if fence is None or refusal is not None:
-            return self._refuse(refusal or UNOWNED, [delivery.id for delivery in deliveries])
+            return self._refuse(refusal or unowned(self._handle), [delivery.id for delivery in deliveries])
         self.refusal = None
         run = self._run = self._newest = Run(fence)
         self._at_rest.clear()
@@ -224,7 +224,7 @@ class SeatDispatch:
             run.task.cancel()
 
     def _screen(self, *, is_owned: bool) -> Refusal | None:
-        return screen(is_owned=is_owned, holds=self._holds(self._handle), posture=self._posture())
+        return screen(self._handle, is_owned=is_owned, holds=self._holds(self._handle), posture=self._posture())
 
     async def _finished_of(self, mail: Intake) -> Mapping[str, Completion]:
         """Which of the mail is finished, by an answer that is a second old at most.
@@ -285,7 +285,7 @@ class SeatDispatch:
             # The same tenure, not just a tenure: a seat lost and won again has handed this mail out anew.
             run.fence.check()
             if self._may_start(self._handle) is None:
-                raise Fenced("not owned here")
+                raise Fenced(unowned(self._handle).reason)
             if run.stop_reason is not None:
                 raise Fenced(run.stop_reason)
         except BaseException:
