@@ -187,7 +187,9 @@ async def judge(fires: Fires, folder: Path, schedules: Mapping[str, str], since:
         assert kept is not None
         ends: Counter[datetime] = Counter()
         for fire in [each.fire for each in await fires.of(name)]:
-            assert fire.state in ("fired", "missed") and (fire.reason or fire.state == "fired"), fire
+            assert fire.state in ("fired", "skipped_catchup", "refused") and (fire.reason or fire.state == "fired"), (
+                fire
+            )
             ends[fire.instant] += 1
             if fire.state == "fired":
                 sent[seat].add(mail_id(name, fire.instant))

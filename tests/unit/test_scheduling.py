@@ -31,7 +31,7 @@ async def test_a_schedule_begins_when_it_is_first_seen_and_fires_once_though_two
 
 
 @in_virtual_time
-async def test_only_the_newest_of_the_missed_is_caught_up_and_the_others_are_counted() -> None:
+async def test_only_the_newest_of_those_that_went_by_is_caught_up_and_the_others_are_counted() -> None:
     world = await World().open()
     await world.scheduler().tick(still)
     await asyncio.sleep(5 * HOUR + 600)
@@ -60,7 +60,7 @@ def test_a_fire_is_caught_up_for_half_the_time_to_the_next_one_from_two_minutes_
 
 
 @in_virtual_time
-async def test_a_fire_is_caught_up_for_half_its_period_and_missed_beyond() -> None:
+async def test_a_fire_is_caught_up_for_half_its_period_and_skipped_beyond() -> None:
     world = await World().open()
     one = world.scheduler()
     await one.tick(still)
@@ -69,7 +69,7 @@ async def test_a_fire_is_caught_up_for_half_its_period_and_missed_beyond() -> No
     assert await world.last() == ("fired", "caught up 1800 s late")
     await asyncio.sleep(HOUR + 1)
     await one.tick(still)
-    assert await world.last() == ("missed", "it was seen 1801 s late, and is caught up for 1800 s at most")
+    assert await world.last() == ("skipped_catchup", "it was seen 1801 s late, and is caught up for 1800 s at most")
     assert await world.sent() == 1
 
 
@@ -89,7 +89,7 @@ async def test_a_fire_whose_seat_may_be_paused_is_sent_where_nobody_says() -> No
 
 
 @in_virtual_time
-async def test_a_fire_beyond_the_ceiling_is_missed() -> None:
+async def test_a_fire_beyond_the_ceiling_is_skipped() -> None:
     world = await World().open()
     world.company = world.of(Schedule("poll", "reader", "look", every_s=100 * 3600))
     one = world.scheduler()
@@ -99,7 +99,7 @@ async def test_a_fire_beyond_the_ceiling_is_missed() -> None:
     await asyncio.sleep((first - world.clock.now()).total_seconds() + MOST_CATCH_UP.total_seconds() + 60)
     await one.tick(still)
     assert await world.sent() == 0
-    assert (await world.last())[0] == "missed"
+    assert (await world.last())[0] == "skipped_catchup"
 
 
 @in_virtual_time
@@ -174,7 +174,7 @@ async def test_a_node_whose_document_never_had_schedules_forgets_those_of_the_do
     two = world.scheduler("two:1")
     assert two.duty().is_wanted()
     await two.tick(still)
-    assert await world.fires.progress("poll") is None and await world.history() == ["1 missed"]
+    assert await world.fires.progress("poll") is None and await world.history() == ["1 skipped_catchup"]
     assert not two.duty().is_wanted()
 
 
@@ -208,22 +208,22 @@ async def test_an_instant_that_a_dead_node_had_claimed_is_fired_and_is_not_count
 
 
 @in_virtual_time
-async def test_what_was_due_before_a_schedule_got_other_times_ends_as_missed() -> None:
+async def test_what_was_due_before_a_schedule_got_other_times_ends_as_skipped() -> None:
     world = await World().open()
     one = world.scheduler()
     await one.tick(still)
     await asyncio.sleep(2.5 * HOUR)
     world.company = world.of(Schedule("poll", "reader", "look", "45 * * * *"))
     await one.tick(still)
-    assert await world.history() == ["1 overtaken", "2 missed"]
+    assert await world.history() == ["1 overtaken", "2 skipped_catchup"]
     await asyncio.sleep(0.5 * HOUR)
     await one.tick(still)
-    assert await world.history() == ["1 overtaken", "2 missed", "2.75 fired"]
+    assert await world.history() == ["1 overtaken", "2 skipped_catchup", "2.75 fired"]
     assert await world.sent() == 1
 
 
 @in_virtual_time
-async def test_what_was_due_or_claimed_when_its_schedule_left_the_document_ends_as_missed() -> None:
+async def test_what_was_due_or_claimed_when_its_schedule_left_the_document_ends_as_skipped() -> None:
     world = await World().open()
     one = world.scheduler()
     await one.tick(still)
@@ -234,7 +234,7 @@ async def test_what_was_due_or_claimed_when_its_schedule_left_the_document_ends_
     await asyncio.sleep(HOUR)
     world.company = world.of()
     await one.tick(still)
-    assert await world.history() == ["1 missed", "2 missed"]
+    assert await world.history() == ["1 skipped_catchup", "2 skipped_catchup"]
     assert "its mail may be out" in (await world.fires.of("poll"))[0].fire.reason
     assert await world.sent() == 0
 
@@ -280,7 +280,7 @@ async def test_a_document_without_schedules_forgets_them_once_all_nodes_have_it(
 
 
 @in_virtual_time
-async def test_a_fire_without_a_mailbox_waits_a_minute_for_it_and_then_ends_as_missed() -> None:
+async def test_a_fire_without_a_mailbox_waits_a_minute_for_it_and_then_ends_as_refused() -> None:
     world = await World().open()
     one = world.scheduler()
     await one.tick(still)
@@ -294,11 +294,11 @@ async def test_a_fire_without_a_mailbox_waits_a_minute_for_it_and_then_ends_as_m
     await asyncio.sleep(20)
     await one.tick(still)
     state, reason = await world.last()
-    assert state == "missed" and "its mail was refused" in reason
+    assert state == "refused" and "its mail was refused" in reason
     for subscription in topics.mailbox("reader"):
         await world.mail.ensure_subscription(subscription)
     await one.tick(still)
-    assert await world.sent() == 0 and await world.history() == ["1 missed"]
+    assert await world.sent() == 0 and await world.history() == ["1 refused"]
 
 
 @in_virtual_time

@@ -45,7 +45,7 @@ async def test_a_claim_of_a_dead_node_that_is_seen_too_late_sends_nothing_any_mo
     await asyncio.sleep(0.5 * HOUR + 1)
     await world.scheduler("two:1").tick(still)
     state, reason = await world.last()
-    assert state == "missed" and "its mail may be out" in reason
+    assert state == "skipped_catchup" and "its mail may be out" in reason
     assert await world.sent() == 0
 
 
@@ -179,7 +179,7 @@ def test_a_duty_that_ends_much_of_what_was_left_behind_says_so_after_each_of_it(
         turns.append(world.clock.elapsed())
         assert turns[-1] - turns[0] > 5 * STEP_S
         assert max(later - earlier for earlier, later in pairwise(turns)) <= 2 * STEP_S
-        ended = "fired" if why in {"late", "other times"} else "missed"
+        ended = "fired" if why in {"late", "other times"} else "skipped_catchup"
         assert (await world.history(unit_s=UNIT_S))[:20] == [f"{unit} {ended}" for unit in range(1, 21)]
         assert await world.sent() == {"late": 21, "other times": 20}.get(why, 0)
 
@@ -201,7 +201,7 @@ def test_one_of_what_was_left_behind_whose_end_nobody_confirms_costs_neither_its
         with pytest.raises(Unavailable, match=r"nobody said whether the end of .* of poll is recorded"):
             await one.tick(still)
         await one.tick(still)
-        ended, mails = ("fired", 9) if why == "late" else ("missed", 0)
+        ended, mails = ("fired", 9) if why == "late" else ("skipped_catchup", 0)
         assert (await world.history(unit_s=UNIT_S))[:8] == [f"{unit} {ended}" for unit in range(1, 9)]
         assert await world.sent() == mails
 
@@ -277,7 +277,7 @@ async def test_a_node_that_froze_before_its_claim_does_not_fire_what_another_has
     thawed.set()
     with pytest.raises(Unavailable):
         await late
-    assert await world.history() == ["1 missed", "1 overtaken", "2 fired"]
+    assert await world.history() == ["1 skipped_catchup", "1 overtaken", "2 fired"]
     assert await world.sent() == 1
 
 
@@ -292,7 +292,7 @@ async def test_a_late_claim_of_a_node_that_then_dies_is_ended_when_the_schedule_
     assert await world.fires.claim("poll", Fire(EPOCH + timedelta(hours=1), "claimed", "", "gone:1", "reader"))
     await asyncio.sleep(HOUR)
     await one.tick(still)
-    assert await world.history() == ["1 missed", "1 overtaken", "2 fired", "3 fired"]
+    assert await world.history() == ["1 skipped_catchup", "1 overtaken", "2 fired", "3 fired"]
     world.cells.calls.clear()
     await asyncio.sleep(HOUR)
     await one.tick(still)
@@ -369,7 +369,7 @@ async def test_a_schedule_that_cannot_be_forgotten_at_once_is_forgotten_later_an
 
 
 @in_virtual_time
-async def test_a_node_that_froze_before_its_claim_does_not_fire_what_was_forgotten_as_missed() -> None:
+async def test_a_node_that_froze_before_its_claim_does_not_fire_what_was_forgotten_as_skipped() -> None:
     world = await World().open()
     one, two, before = world.scheduler("one:1"), world.scheduler("two:1"), world.company
     await one.tick(still)
@@ -384,5 +384,5 @@ async def test_a_node_that_froze_before_its_claim_does_not_fire_what_was_forgott
     thawed.set()
     with pytest.raises(Unavailable):
         await late
-    assert await world.history() == ["1 missed", "1 overtaken", "2 missed"]
+    assert await world.history() == ["1 skipped_catchup", "1 overtaken", "2 skipped_catchup"]
     assert await world.sent() == 0

@@ -126,10 +126,10 @@ class StubSchedules:
             "far",
             "every 15m",
             STARTED,
-            missed=4,
-            missed_from=STARTED,
-            missed_before=STARTED,
-            missed_reason="late",
+            skipped_catchup=4,
+            skipped_from=STARTED,
+            skipped_before=STARTED,
+            skipped_reason="late",
         )
         return SchedulesSnapshot((fired, poll))
 

@@ -26,8 +26,8 @@ def list_schedules(
         return
     columns = ("name", "seat", "rule", "next_at", "last_at", "outcome", "reason")
     print_table(
-        ("SCHEDULE", "SEAT", "WHEN", "NEXT", "LAST", "OUTCOME", "WHY", "MISSED"),
-        [(*(row.get(column) for column in columns), _missed(row)) for row in rows],
+        ("SCHEDULE", "SEAT", "WHEN", "NEXT", "LAST", "OUTCOME", "WHY", "SKIPPED"),
+        [(*(row.get(column) for column in columns), _skipped(row)) for row in rows],
         empty="There are no schedules.",
     )
 
@@ -51,15 +51,16 @@ def show_schedule(
     rows: list[tuple[Any, ...]] = []
     for fire in answer["fires"]:
         rows.append((fire["instant"], fire["outcome"], fire.get("reason"), fire.get("by")))
-        if (missed := fire.get("missed")) is not None:
-            rows.append((f"from {fire['missed_from']}", f"missed: {_many(missed)}", fire["missed_reason"], None))
+        if (skipped := fire.get("skipped_catchup")) is not None:
+            outcome = f"skipped_catchup: {_many(skipped)}"
+            rows.append((f"from {fire['skipped_from']}", outcome, fire["skipped_reason"], None))
     print_table(("AT", "OUTCOME", "WHY", "BY"), rows, empty="It was not due in the last two days.")
 
 
-def _missed(row: dict[str, Any]) -> str | None:
-    if (missed := row.get("missed")) is None:
+def _skipped(row: dict[str, Any]) -> str | None:
+    if (skipped := row.get("skipped_catchup")) is None:
         return None
-    return f"{_many(missed)} from {row['missed_from']} to before {row['missed_before']}"
+    return f"{_many(skipped)} from {row['skipped_from']} to before {row['skipped_before']}"
 
 
 def _many(count: int) -> str:

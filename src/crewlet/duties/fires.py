@@ -27,7 +27,8 @@ KEPT_S = 48 * 3600.0
 """How long the record of an instant is kept: longer than any clock that was set back is followed, so that none is
 decided on twice."""
 
-State = Literal["claimed", "fired", "skipped_paused", "missed"]
+State = Literal["claimed", "fired", "skipped_paused", "skipped_catchup", "refused"]
+"""`skipped_catchup`: it went by, and is not caught up. `refused`: nobody would take its mail."""
 
 
 class Overtaken(msgspec.Struct, frozen=True):

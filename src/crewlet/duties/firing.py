@@ -67,7 +67,7 @@ class Firing:
         late = now - instant
         fire = Fire(instant, "claimed", "", self._owner, schedule.seat, overtaken)
         if late > catch_up(schedule, instant):
-            fire = msgspec.structs.replace(fire, state="missed", reason=_too_late(schedule, instant, now))
+            fire = msgspec.structs.replace(fire, state="skipped_catchup", reason=_too_late(schedule, instant, now))
         elif is_paused:
             fire = msgspec.structs.replace(fire, state="skipped_paused", reason=f"the seat {schedule.seat} was paused")
         else:
@@ -82,7 +82,7 @@ class Firing:
         if found is None:
             raise Unavailable("the record of its fire is not there")
         if is_mine and await self._is_passed_over(schedule.name, instant, kept):
-            return await self._end(schedule.name, found, "missed", _PASSED_OVER)
+            return await self._end(schedule.name, found, "skipped_catchup", _PASSED_OVER)
         return await self.finish(schedule, found, now)
 
     async def miss(self, name: str, instant: datetime, reason: str, overtaken: Overtaken | None) -> None:
@@ -91,7 +91,7 @@ class Firing:
         Raises:
             Unavailable: nobody said whether it is recorded.
         """
-        fire = Fire(instant, "missed", reason, self._owner, overtaken=overtaken)
+        fire = Fire(instant, "skipped_catchup", reason, self._owner, overtaken=overtaken)
         if await self._fires.claim(name, fire):
             _tell(name, fire)
 
@@ -106,14 +106,14 @@ class Firing:
             return fire
         if now - fire.instant > catch_up(schedule, fire.instant):
             reason = f"it was claimed, and its mail may be out; {_too_late(schedule, fire.instant, now)}"
-            return await self._end(schedule.name, found, "missed", reason)
+            return await self._end(schedule.name, found, "skipped_catchup", reason)
         try:
             what = f"sending the mail of {schedule.name}, {label(fire.instant)}"
             await self._ask(self._outbox.post(self._mail(schedule, fire)), what)
         except (UnknownSeat, MailRefused) as refused:
             if not isinstance(refused, MessageTooLarge) and now - found.written_at < MAILBOX_WITHIN:
                 raise Unavailable(f"not sent yet: {refused}") from refused
-            return await self._end(schedule.name, found, "missed", f"its mail was refused: {refused}")
+            return await self._end(schedule.name, found, "refused", f"its mail was refused: {refused}")
         return await self._end(schedule.name, found, "fired", fire.reason)
 
     async def finish_left(self, schedule: Schedule, settled: datetime, before: datetime, now: datetime) -> datetime:
@@ -137,11 +137,11 @@ class Firing:
                 await self.finish(schedule, found, now)
                 newest = max(newest, instant)
             elif found.fire.state == "claimed":
-                await self._end(schedule.name, found, "missed", _PASSED_OVER)
+                await self._end(schedule.name, found, "skipped_catchup", _PASSED_OVER)
         return newest
 
     async def end_left(self, name: str, settled: datetime, reason: str) -> datetime:
-        """End as missed whatever of a schedule is claimed and not finished.
+        """Skip whatever of a schedule is claimed and not finished.
 
         Returns:
             The newest instant after `settled` which has a record; else `settled`.
@@ -152,7 +152,7 @@ class Firing:
         newest = settled
         for found in await self._fires.of(name):
             if found.fire.state == "claimed":
-                await self._end(name, found, "missed", f"{reason}; it was claimed, and its mail may be out")
+                await self._end(name, found, "skipped_catchup", f"{reason}; it was claimed, and its mail may be out")
             newest = max(newest, found.fire.instant)
         return newest
 
@@ -202,5 +202,6 @@ def _too_late(schedule: Schedule, instant: datetime, now: datetime) -> str:
 
 
 def _tell(name: str, fire: Fire) -> None:
-    say = _log.warning if fire.state == "missed" else _log.info
-    say(f"schedule_{fire.state}", schedule=name, seat=fire.seat, instant=fire.instant.isoformat(), reason=fire.reason)
+    say = _log.warning if fire.state in ("skipped_catchup", "refused") else _log.info
+    event = "scheduled_task_fired" if fire.state == "fired" else f"schedule_{fire.state}"
+    say(event, schedule=name, seat=fire.seat, instant=fire.instant.isoformat(), reason=fire.reason)

@@ -186,7 +186,7 @@ class Scheduler:
         _log.info("schedule_forgotten", schedule=name)
 
     async def _miss_rest(self, name: str, kept: Kept, settled: datetime, now: datetime, reason: str) -> None:
-        """Record as missed what was due, as the document had it before, and was not dealt with."""
+        """Record as skipped what was due, as the document had it before, and was not dealt with."""
         before = kept.progress.schedule(name)
         try:
             newest = before.newest(settled, now)
@@ -219,8 +219,9 @@ class Scheduler:
             overtaken = _between(schedule, settled, newest)
         fire = await self._firing.decide(schedule, newest, now, kept, is_paused=is_paused, overtaken=overtaken)
         if (passed := fire.overtaken) is not None:
-            _log.warning("schedule_missed", schedule=schedule.name, instants=passed.count, reason=passed.reason,
-                         first=passed.first.isoformat(), before=passed.before.isoformat())  # fmt: skip
+            first, before = passed.first.isoformat(), passed.before.isoformat()
+            _log.warning("schedule_skipped_catchup", schedule=schedule.name, instants=passed.count,
+                         reason=passed.reason, first=first, before=before)  # fmt: skip
         newest_passed = fire.overtaken or kept.progress.overtaken
         return await self._advance(schedule, newest, fire, newest_passed, kept), fire
 

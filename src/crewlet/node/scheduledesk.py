@@ -19,8 +19,8 @@ class ScheduleSnapshot:
         next_at: when it is due next, by the store's clock; what is due before was dealt with, also where the clock was
             set back.
         last_at: the newest instant that was dealt with, and its `outcome` and `reason`.
-        missed: how many instants went by together, not fired, when that happened last, from `missed_from` on and
-            before `missed_before`.
+        skipped_catchup: how many instants went by together, not fired, when that happened last, from `skipped_from` on
+            and before `skipped_before`.
     """
 
     name: str
@@ -30,10 +30,10 @@ class ScheduleSnapshot:
     last_at: datetime | None = None
     outcome: str | None = None
     reason: str | None = None
-    missed: int | None = None
-    missed_from: datetime | None = None
-    missed_before: datetime | None = None
-    missed_reason: str | None = None
+    skipped_catchup: int | None = None
+    skipped_from: datetime | None = None
+    skipped_before: datetime | None = None
+    skipped_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,17 @@ class FireSnapshot:
     Attributes:
         outcome: as `crewlet.duties.fires.Fire` has it, with its `reason`.
         by: the process that decided.
-        missed: how many instants went by before it without a record of their own, from `missed_from` on, and why.
+        skipped_catchup: how many instants went by before it without a record of their own, from `skipped_from` on, and
+            why.
     """
 
     instant: datetime
     outcome: str
     reason: str | None = None
     by: str | None = None
-    missed: int | None = None
-    missed_from: datetime | None = None
-    missed_reason: str | None = None
+    skipped_catchup: int | None = None
+    skipped_from: datetime | None = None
+    skipped_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class ScheduleDesk:
         for schedule in schedules:
             kept = known.get(schedule.name)
             last = kept.progress.last if kept is not None else None
-            missed = kept.progress.overtaken if kept is not None else None
+            skipped = kept.progress.overtaken if kept is not None else None
             rows.append(
                 ScheduleSnapshot(
                     name=schedule.name,
@@ -105,10 +106,10 @@ class ScheduleDesk:
                     last_at=last.instant if last is not None else None,
                     outcome=last.state if last is not None else None,
                     reason=last.reason or None if last is not None else None,
-                    missed=missed.count if missed is not None else None,
-                    missed_from=missed.first if missed is not None else None,
-                    missed_before=missed.before if missed is not None else None,
-                    missed_reason=missed.reason if missed is not None else None,
+                    skipped_catchup=skipped.count if skipped is not None else None,
+                    skipped_from=skipped.first if skipped is not None else None,
+                    skipped_before=skipped.before if skipped is not None else None,
+                    skipped_reason=skipped.reason if skipped is not None else None,
                 )
             )
         return SchedulesSnapshot(tuple(rows))
@@ -130,13 +131,13 @@ class ScheduleDesk:
 
 
 def _shown(fire: Fire) -> FireSnapshot:
-    missed = fire.overtaken
+    skipped = fire.overtaken
     return FireSnapshot(
         instant=fire.instant,
         outcome=fire.state,
         reason=fire.reason or None,
         by=fire.by or None,
-        missed=missed.count if missed is not None else None,
-        missed_from=missed.first if missed is not None else None,
-        missed_reason=missed.reason if missed is not None else None,
+        skipped_catchup=skipped.count if skipped is not None else None,
+        skipped_from=skipped.first if skipped is not None else None,
+        skipped_reason=skipped.reason if skipped is not None else None,
     )

@@ -70,7 +70,7 @@ class FireJudge:
             return
         fire, now = msgspec.json.decode(value, type=Fire), asyncio.get_running_loop().time()
         company, adopted_at = known
-        if fire.state == "missed" or now - max(adopted_at, process.thawed_at) < _TICK_S:
+        if fire.state == "skipped_catchup" or now - max(adopted_at, process.thawed_at) < _TICK_S:
             return
         who, schedule = f"{process.name} claims {at} of {name}", _named(company, name)
         if schedule is None:
@@ -162,4 +162,4 @@ def _named(company: Company, name: str) -> Schedule | None:
 
 def _may_be_out(fire: Fire) -> bool:
     """Whether its mail may have left: it was claimed at some time, and not decided against at once."""
-    return fire.state in ("claimed", "fired") or (fire.state == "missed" and bool(fire.seat))
+    return fire.state in ("claimed", "fired", "refused") or (fire.state == "skipped_catchup" and bool(fire.seat))
