@@ -45,6 +45,8 @@ class Heartbeat:
         self._beat = beats.of("heartbeat")
         self._beat_s = beats.beat_s
         self._on_beat = on_beat
+        # Of each renewal in flight, since when; the oldest first.
+        self._waiting: dict[Tenure, float] = {}
         self._presence_renewal: asyncio.Task[None] | None = None
         self._give_backs: asyncio.Task[None] | None = None
 
@@ -56,7 +58,7 @@ class Heartbeat:
                 next_at = clock.elapsed() + self._context.period_s
                 self._beat.stamp(self._turned_at())
                 try:
-                    await self.beat(next_at)
+                    self.beat(next_at)
                 except Exception:  # noqa: BLE001 -- without this loop every lease here lapses
                     _log.exception("heartbeat_broke")
                 await self._rest(next_at)
@@ -64,42 +66,35 @@ class Heartbeat:
             self._beat.stop()
 
     async def _rest(self, until: float) -> None:
-        """Wait for the next pass, saying all the while that the loop turns."""
+        """Wait for the next pass, saying all the while that the loop turns, and since when it waits for an answer."""
         clock = self._context.clock
         while (left_s := until - clock.elapsed()) > _INSTANT_S:
             self._beat.stamp(self._turned_at())
             await clock.sleep(min(left_s, self._beat_s))
 
-    async def beat(self, until: float) -> None:
-        """Renew everything once, retry what failed to end, and wait for the answers till that instant at most."""
+    def beat(self, until: float) -> None:
+        """Begin to renew everything once, till that instant, and retry what failed to end."""
         context = self._context
         if context.clock.elapsed() - self._turned_at() <= context.ttl_s:
             context.tell("on_beat", self._on_beat)
         for tenure in context.tenures.all():
-            if tenure.is_renewable and (tenure.renewal is None or tenure.renewal.done()):
-                tenure.renewing_since = context.clock.elapsed()
-                tenure.renewal = context.tasks.start(self._renew(tenure, until), f"renewal of {tenure.handle}")
+            if tenure.is_renewable and tenure not in self._waiting:
+                self._waiting[tenure] = context.clock.elapsed()
+                context.tasks.start(self._renew(tenure, until), f"renewal of {tenure.handle}")
             if tenure.phase is Phase.UNDEAD:
                 context.tasks.start(self._handoff.retry(tenure), f"teardown of {tenure.handle}")
         if self._presence_renewal is None or self._presence_renewal.done():
             self._presence_renewal = context.tasks.start(self._presence.keep(until), "presence")
         if context.give_backs and (self._give_backs is None or self._give_backs.done()):
             self._give_backs = context.tasks.start(self._handoff.settle_give_backs(), "give-backs")
-        await self._answers(until)
-
-    async def _answers(self, until: float) -> None:
-        context = self._context
-        pending = [t.renewal for t in context.tenures.all() if t.renewal is not None and not t.renewal.done()]
-        if pending:
-            timer = context.tasks.start(_sleep(context, until), "heartbeat bound")
-            gathered = context.tasks.start(_all(pending), "heartbeat answers")
-            try:
-                await asyncio.wait([timer, gathered], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                timer.cancel()
-                gathered.cancel()
 
     async def _renew(self, tenure: Tenure, until: float) -> None:
+        try:
+            await self._ask(tenure, until)
+        finally:
+            del self._waiting[tenure]
+
+    async def _ask(self, tenure: Tenure, until: float) -> None:
         """Renew one lease, again while nobody answers, till that instant."""
         context, term = self._context, tenure.term
         delays = Backoff(0.1, 1.0)
@@ -156,15 +151,6 @@ class Heartbeat:
 
     def _turned_at(self) -> float:
         """Since when the oldest renewal has been waited for; now, when none is."""
-        waited_for = (
-            t.renewing_since for t in self._context.tenures.all() if t.renewal is not None and not t.renewal.done()
-        )
-        return min(waited_for, default=self._context.clock.elapsed())
-
-
-async def _sleep(context: HostContext, until: float) -> None:
-    await context.clock.sleep(until - context.clock.elapsed())
-
-
-async def _all(tasks: list["asyncio.Task[None]"]) -> None:
-    await asyncio.wait(tasks)
+        context = self._context
+        waited_for = (since for tenure, since in self._waiting.items() if context.tenures.is_current(tenure))
+        return next(waited_for, context.clock.elapsed())

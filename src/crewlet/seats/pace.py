@@ -43,41 +43,40 @@ class SweepPace:
         self._interval_s = interval_s
         self._due_at = 0.0
         self._may_come_early = True
-        self._is_asked = asyncio.Event()
+        self._is_asked = False
+        self._nap: asyncio.Task[None] | None = None
 
     def request(self) -> None:
         """Ask for a pass. One that has yet to begin answers it."""
-        self._is_asked.set()
+        self._is_asked = True
+        if self._nap is not None:
+            self._nap.cancel()
 
     def begin_pass(self) -> None:
         """A pass begins: it answers every request so far, and the next tick is an interval from now."""
-        self._is_asked.clear()
+        self._is_asked = False
         self._due_at = self._clock.elapsed() + self._interval_s
 
     async def next_pass(self) -> bool:
         """Wait until the next pass is due. True when it was asked for and comes before its tick."""
         is_early = False
         while (wait_s := self._due_at - self._clock.elapsed()) > 0:
-            if self._may_come_early and self._is_asked.is_set():
+            if self._may_come_early and self._is_asked:
                 is_early = True
                 break
-            await self._nap(wait_s)
+            if self._may_come_early:
+                await self._doze(wait_s)
+            else:
+                await self._clock.sleep(wait_s)
         self._may_come_early = not is_early
         self.begin_pass()
         return is_early
 
-    async def _nap(self, seconds: float) -> None:
-        if not self._may_come_early:
-            await self._clock.sleep(seconds)
-            return
-        timer = asyncio.ensure_future(_sleep(self._clock, seconds))
-        asked = asyncio.ensure_future(self._is_asked.wait())
+    async def _doze(self, seconds: float) -> None:
+        """Wait, until a request comes at most."""
+        nap = self._nap = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
-            await asyncio.wait([timer, asked], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([nap])
         finally:
-            timer.cancel()
-            asked.cancel()
-
-
-async def _sleep(clock: Clock, seconds: float) -> None:
-    await clock.sleep(seconds)
+            nap.cancel()
+            self._nap = None

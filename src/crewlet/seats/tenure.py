@@ -43,7 +43,6 @@ class Tenure:
         is_lapsing: the lapse timer has begun to end the turn and programs; no turn starts any more.
         is_stopped: turn and programs were seen to end and deliveries are refused, so that nothing of it can act.
         is_giving_back: the lease is on its way back; it is not renewed any more.
-        renewal, renewing_since: the renewal in flight.
         undead_since: when the teardown first failed.
     """
 
@@ -59,8 +58,6 @@ class Tenure:
     is_stale_told: bool = False
     admission: Admission = field(default_factory=Admission)
     leaving: Leaving | None = None
-    renewal: asyncio.Task[None] | None = None
-    renewing_since: float = 0.0
     lapse: asyncio.Task[None] | None = None
     undead_since: float = 0.0
     undead_beats: int = 0
