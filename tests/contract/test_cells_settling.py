@@ -82,9 +82,11 @@ def test_one_write_has_one_time_however_it_is_told(nanoseconds: int) -> None:
 UNDECIDED = b'{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"},"stream":"KV_x","seq":0}'
 IN_PROCESS = b'{"error":{"code":409,"err_code":10158,"description":"message id is in process"},"stream":"KV_x","seq":0}'
 
+TOO_DEEP = b'{"stream":"KV_x","more":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
 
 @pytest.mark.real
-@pytest.mark.parametrize("answer", [UNDECIDED, IN_PROCESS])
+@pytest.mark.parametrize("answer", [UNDECIDED, IN_PROCESS, TOO_DEEP], ids=["undecided", "in_process", "too_deep"])
 async def test_an_undecided_answer_is_asked_again_until_it_is_definite(
     pair: tuple[Cells, FaultyLink], answer: bytes
 ) -> None:

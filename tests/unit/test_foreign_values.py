@@ -1,5 +1,6 @@
 """What anybody could have written costs only itself: each reader takes a foreign value for one that it cannot read."""
 
+import base64
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -8,6 +9,8 @@ import msgspec
 import pytest
 
 from crewlet.adapters.local.cells import LocalCells
+from crewlet.adapters.nats.connection import decode
+from crewlet.adapters.nats.translate import MessageAnswer, PubAck, StreamAnswer
 from crewlet.mail import channel, topics
 from crewlet.mail.conversations import conversation_of, dated
 from crewlet.mail.deadletters import letter_of, read_letter
@@ -21,6 +24,7 @@ from crewlet.ports.deadletters import Handling
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Delivery
 from crewlet.seats import gate, hints, keeper, news, records
+from crewlet.supervisor.remains import record_in
 from crewlet.testing.virtual import VirtualClock, in_virtual_time
 from crewlet.turns import intake
 
@@ -76,6 +80,18 @@ def test_a_lease_that_cannot_be_read_is_nobodys_tenure_and_keeps_its_resource(va
 def test_a_lease_whose_instant_has_no_zone_cannot_be_read() -> None:
     found = records.judge(entry(f'{{"owner":"n","epoch":1,"after":"{NAIVE}"}}'.encode()), NOW, 60.0)
     assert found.acquired_at == NOW
+
+
+@foreign
+@pytest.mark.parametrize("kind", [PubAck, MessageAnswer, StreamAnswer])
+def test_an_answer_of_the_broker_that_cannot_be_read_tells_nothing(value: bytes, kind: type[PubAck]) -> None:
+    with pytest.raises(Unavailable):
+        decode(value.replace(b'"owner"', b'"error"'), kind)
+
+
+@foreign
+def test_a_dead_nodes_lease_that_cannot_be_read_ends_no_parent(value: bytes) -> None:
+    assert "released" not in record_in({"message": {"data": base64.b64encode(value)}})
 
 
 @foreign

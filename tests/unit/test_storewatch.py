@@ -27,6 +27,7 @@ def test_a_write_that_failed_does() -> None:
         page("503 Service Unavailable", None),
         b"HTTP/1.0 503 Service Unavailable\r\n\r\nwrite error",
         b"HTTP/1.0 503 Service Unavailable\r\n\r\n[]",
+        b"HTTP/1.0 503 Service Unavailable\r\n\r\n" + b"[" * 100_000,
         b"",
     ],
 )

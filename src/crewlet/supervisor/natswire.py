@@ -205,7 +205,7 @@ def _message(question: Question, reply: str) -> bytes:
 
 
 def _parsed(answer: bytes | None) -> dict[str, Any] | None:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         parsed: object = json.loads(answer or b"")
         if isinstance(parsed, dict):
             return {str(key): value for key, value in parsed.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

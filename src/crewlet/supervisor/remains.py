@@ -112,7 +112,7 @@ def record_in(answer: dict[str, Any]) -> dict[str, Any]:
     try:
         record = json.loads(base64.b64decode(answer["message"]["data"]))
         return dict(record) if isinstance(record, dict) else {}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         return {}
 
 

@@ -117,7 +117,7 @@ def write_error(answer: bytes) -> str | None:
     head, _, body = answer.partition(b"\r\n\r\n")
     if b" 503" not in head.partition(b"\r\n")[0]:
         return None
-    with suppress(ValueError, AttributeError):
+    with suppress(ValueError, AttributeError, RecursionError):
         text = str(json.loads(body).get("error", ""))
         return text if _SAYS_SO in text else None
     return None

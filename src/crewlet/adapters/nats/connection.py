@@ -36,6 +36,7 @@ from crewlet.adapters.nats.translate import (
     NothingThere,
     too_large,
 )
+from crewlet.kit import decoding
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import NotLive, NotTaken, Unavailable
 
@@ -53,7 +54,6 @@ __all__ = ["API_TIMEOUT_S", "BrokerAddress", "Connection", "State", "decode"]
 State = Literal["connected", "disconnected", "closed"]
 A = TypeVar("A", bound=Answer)
 
-_decoders: dict[type[Answer], msgspec.json.Decoder[Any]] = {}
 _log = structlog.get_logger()
 
 
@@ -387,10 +387,7 @@ def decode(data: bytes, kind: type[A]) -> A:
         Unavailable: it is not one: whoever answered, nothing is known.
     """
     try:
-        decoder = _decoders.get(kind)
-        if decoder is None:
-            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
-        return decoder.decode(data)
+        return decoding.decode(data, kind)
     except msgspec.MsgspecError as error:
         raise Unavailable(f"the broker's answer cannot be read: {error}") from error
 
