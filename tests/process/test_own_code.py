@@ -59,9 +59,9 @@ async def test_the_plain_function_counts_and_answers() -> None:
 async def test_a_store_outside_refuses_the_owner_of_the_past_and_writes_the_same_work_once(tmp_path: Path) -> None:
     books = str(tmp_path / "books.sqlite")
     async with _seat("clerk", epoch=7, BOOKS=books) as past, _seat("clerk", epoch=8, BOOKS=books) as present:
-        assert await past.run("two chairs") == TurnResult("delivered", "1 entries")
-        assert await past.run("two chairs") == TurnResult("delivered", "0 entries")
-        assert await present.run("a table", mail_id="e2") == TurnResult("delivered", "1 entries")
+        assert await past.run("two chairs") == TurnResult("delivered", "entries written: 1")
+        assert await past.run("two chairs") == TurnResult("delivered", "entries written: 0")
+        assert await present.run("a table", mail_id="e2") == TurnResult("delivered", "entries written: 1")
         late = await past.run("a lamp", mail_id="e3")
     assert late == TurnResult("blocked", "seat:alice is at epoch 8; this write carries 7")
     with sqlite3.connect(books) as store:

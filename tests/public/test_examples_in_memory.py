@@ -57,7 +57,7 @@ def test_the_clerk_writes_each_entry_once_under_the_newest_epoch(own_code: InMem
     mail = own_code.send("clerk", "two chairs")
     own_code.run_until_idle()
     own_code.assert_ran_once(mail)
-    assert mail.detail == "0 entries", "the run that was recorded found the entry of the one that was not"
+    assert mail.detail == "entries written: 0", "the run that was recorded found the entry of the one that was not"
     assert _entries(tmp_path / "own_code") == [("two chairs", 1)]
 
 

@@ -183,9 +183,12 @@ def test_init_writes_files_that_are_valid_as_they_are(tmp_path: Path, capsys: Ca
     assert capsys.readouterr().err == ""
 
 
-def test_the_program_that_init_writes_speaks_the_protocol(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("bodies", "counted"), [(["one two", "three"], "3 words"), (["one"], "1 word"), ([], "0 words")]
+)
+def test_the_program_that_init_writes_speaks_the_protocol(bodies: list[str], counted: str) -> None:
     assert main(["init"]) == 0
-    turn = {"v": 1, "seat": "counter", "mail": [{"body": "one two"}, {"body": "three"}]}
+    turn = {"v": 1, "seat": "counter", "mail": [{"body": body} for body in bodies]}
     done = subprocess.run(
         [sys.executable, "count_words.py"],
         input=json.dumps(turn) + "\n",
@@ -195,7 +198,7 @@ def test_the_program_that_init_writes_speaks_the_protocol(tmp_path: Path) -> Non
         timeout=60,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert lines[-1] == {"outcome": "delivered", "detail": "3 words"}
+    assert lines[-1] == {"outcome": "delivered", "detail": counted}
 
 
 @pytest.mark.parametrize("name", ["crewlet.yaml", "company.yaml", "count_words.py"])

@@ -96,7 +96,7 @@ def real_pausing(backlogs: StubBacklogs) -> tuple[Pausing, FaultyCells]:
 class StubDuties:
     """One duty, whose next tick ends as a test says; raises `problem` when there is one."""
 
-    next_tick: TickSnapshot = field(default_factory=lambda: TickSnapshot("done", "1 mailboxes retired", STARTED))
+    next_tick: TickSnapshot = field(default_factory=lambda: TickSnapshot("done", "1 mailbox retired", STARTED))
     problem: Exception | None = None
 
     async def list(self) -> DutiesSnapshot:

@@ -27,7 +27,7 @@ def test_the_list_says_who_does_each_duty_and_how_it_went_here(node: Served, cap
     assert main(["duty", "list"]) == 0
     header, maintenance, scheduler = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["DUTY", "NODE", "SINCE"]
-    assert maintenance.split()[:2] == ["maintenance", "n1"] and "1 mailboxes retired" in maintenance
+    assert maintenance.split()[:2] == ["maintenance", "n1"] and "1 mailbox retired" in maintenance
     assert scheduler.split()[:3] == ["scheduler", "-", "-"]
     assert main(["duty", "list", "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -38,7 +38,7 @@ def test_the_list_says_who_does_each_duty_and_how_it_went_here(node: Served, cap
 @pytest.mark.parametrize(
     ("tick", "code", "words"),
     [
-        (TickSnapshot("done", "1 mailboxes retired", STARTED), 0, "done: 1 mailboxes retired"),
+        (TickSnapshot("done", "1 mailbox retired", STARTED), 0, "done: 1 mailbox retired"),
         (TickSnapshot("done", "", STARTED), 0, "there was nothing to do"),
         (TickSnapshot("running"), 0, "it goes on"),
         (TickSnapshot("held", "n2:cd", STARTED), 1, "Another node does this duty: n2:cd."),

@@ -14,6 +14,7 @@ import structlog
 
 from crewlet.duties.asking import Asking
 from crewlet.duties.deletion import Deletion
+from crewlet.kit import wording
 from crewlet.kit.supervise import Tasks
 from crewlet.mail import topics
 from crewlet.mail.mailboxes import Mailboxes
@@ -57,12 +58,13 @@ class Report:
         """What was done, in one line; "" where nothing was."""
         kinds = ("retired", "stamped", "returned", "registered", "restored", "held")
         counts = {kind: len(getattr(self, kind)) for kind in kinds}
-        said = [f"{count} mailboxes {kind}" for kind, count in counts.items() if count]
+        said = [f"{wording.counted(count, 'mailbox', 'mailboxes')} {kind}" for kind, count in counts.items() if count]
         if self.deleted:
             lost = {handle: count for handle, count in sorted(self.deleted.items()) if count}
             named = ", ".join(f"{handle} {count}" for handle, count in list(lost.items())[:_NAMED])
             more = ", …" if len(lost) > _NAMED else ""
-            said.insert(1, f"with {sum(lost.values())} messages" + (f" ({named}{more})" if named else ""))
+            messages = wording.counted(sum(lost.values()), "message")
+            said.insert(1, f"with {messages}" + (f" ({named}{more})" if named else ""))
         return ", ".join(said)
 
 

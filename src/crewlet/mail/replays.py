@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 import structlog
 
+from crewlet.kit import wording
 from crewlet.kit.decoding import Instant, decode
 from crewlet.mail import topics
 from crewlet.mail.deadletters import place_of
@@ -261,6 +262,7 @@ def _at(entry: Entry) -> datetime:
 def _nowhere(letter: DeadLetter, entry: Entry) -> str:
     done = "was sent" if _record(entry).is_sent else "was begun and never confirmed"
     return (
-        f"a replay of {letter.id} {done} at {_at(entry).isoformat()}, and its mail is neither waiting nor finished nor "
-        "dead-lettered again: it may have gone with its mailbox, or have been finished long ago; --again sends it anew"
+        f"a replay of {letter.id} {done} at {wording.instant(_at(entry))}, and its mail is neither waiting nor "
+        "finished nor dead-lettered again: it may have gone with its mailbox, or have been finished long ago; "
+        "--again sends it anew"
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crewlet.company.model import Company
+from crewlet.kit import wording
 from crewlet.mail import topics
 from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import UnknownSeat
@@ -168,7 +169,7 @@ class InboxDesk:
         if not held and node is None:
             held = f"no live node may run it ({placement})" if placement is not None else _UNHELD
             if seat is not None and seat.free_since is not None:
-                held += f" (free since {seat.free_since.isoformat(timespec='seconds')})"
+                held += f" (free since {wording.instant(seat.free_since)})"
         pause = seat.pause if seat is not None else None
         has_mail = bool(backlog.waiting or backlog.in_hand)
         why = _why(handle, pause, over, work, has_mail=has_mail) or (f"{handle}: {held}" if held else "")
@@ -210,7 +211,7 @@ def _why(handle: str, pause: PauseSnapshot | None, over: Over | None, work: Seat
     """Why a seat's mail waits, and what changes that; "" where nothing is known to keep it."""
     if pause is not None:
         reason = f" ({pause.reason})" if pause.reason else ""
-        until = f", until {pause.until.isoformat(timespec='seconds')}" if pause.until is not None else ""
+        until = f", until {wording.instant(pause.until)}" if pause.until is not None else ""
         lifted = f"`crewlet seat resume {handle}` lets it take mail again"
         return f"{handle} was paused by {pause.by or 'a person'}{reason}{until}; {lifted}"
     if over is not None:
@@ -223,7 +224,7 @@ def _why(handle: str, pause: PauseSnapshot | None, over: Over | None, work: Seat
     if work.held:
         return f"{handle} takes no mail now: {hold_reason(holds[0]) or holds[0]}"
     if has_mail and work.turn_id and work.turn_began_at is not None:
-        since = work.turn_began_at.isoformat(timespec="seconds")
+        since = wording.instant(work.turn_began_at)
         return (
             f"{handle} has been at work since {since}; `crewlet turn show {work.turn_id}` on {work.node} shows at what"
         )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from crewlet.company.model import Company
+from crewlet.kit import wording
 from crewlet.mail import topics
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.pauses import Changed, Pause, Pauses, Wish
@@ -155,7 +156,7 @@ class Pausing:
 
 
 def _already(handle: str, standing: Pause, instead_of: str | None) -> str:
-    since = standing.since.isoformat(timespec="seconds")
+    since = wording.instant(standing.since)
     if instead_of is not None:
         return f"the seat {handle} is under another pause than the one to be changed: {standing}, since {since}"
     return f"the seat {handle} is {standing}, since {since}; resume it first, or change that pause"

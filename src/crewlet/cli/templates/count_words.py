@@ -7,6 +7,7 @@ import json
 import sys
 
 turn = json.loads(sys.stdin.readline())
+print(json.dumps({"progress": "counting"}), flush=True)
 words = sum(len(mail["body"].split()) for mail in turn["mail"])
-print(json.dumps({"progress": f"reading {len(turn['mail'])} mail"}), flush=True)
-print(json.dumps({"outcome": "delivered", "detail": f"{words} words"}), flush=True)
+counted = "1 word" if words == 1 else f"{words} words"
+print(json.dumps({"outcome": "delivered", "detail": counted}), flush=True)

@@ -18,4 +18,4 @@ async def run(turn: Turn) -> Outcome:
             written += books.enter(mail.body, work=mail.id, resource=turn.term.resource, epoch=turn.term.epoch)
         except StaleEpoch as stale:
             return Outcome("blocked", str(stale))
-    return Outcome("delivered", f"{written} entries")
+    return Outcome("delivered", f"entries written: {written}")

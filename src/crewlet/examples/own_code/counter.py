@@ -4,14 +4,18 @@ from crewlet.agent import Outcome, Refused, SyncTurn
 
 
 def run(turn: SyncTurn) -> Outcome:
-    counted = 0
+    total = 0
     for mail in turn.mail:
         words = len(mail.body.split())
-        counted += words
-        turn.progress(f"{words} words from {mail.source}")
+        total += words
+        turn.progress(f"{_counted(words)} from {mail.source}")
         if mail.writer is not None:  # people and programs have no inbox
             try:
-                turn.send(mail.writer, f"{words} words")
+                turn.send(mail.writer, _counted(words))
             except Refused as refused:
                 return Outcome("failed", str(refused))
-    return Outcome("delivered", f"{counted} words")
+    return Outcome("delivered", _counted(total))
+
+
+def _counted(words: int) -> str:
+    return "1 word" if words == 1 else f"{words} words"
