@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from dispatch_desk import Desk, Remembering, delivery, event, mails
 
@@ -308,6 +309,18 @@ async def test_mail_that_runs_no_turn_is_in_the_history_with_the_reason() -> Non
     assert told[2][:2] == (("c",), "bury") and "not an event" in told[2][2]
     assert told[3] == (("d",), "defer", 'seat "alice" is not owned here')
     assert told[4] == (("e",), "nak", "coughed")
+
+
+@in_virtual_time
+async def test_mail_that_breaks_its_turn_at_the_last_delivery_is_told_as_a_dead_letter() -> None:
+    async def broken(turn: Turn) -> TurnResult:
+        raise TurnBroke("coughed")
+
+    desk = await Desk(broken).open()
+    last, young = mails("a", "b")
+    assert await desk.handle_mail(msgspec.structs.replace(last, deliveries_left=0), young) == Nak("coughed")
+    told = [(each.triggers, each.answer, each.reason) for each in desk.history.kept if isinstance(each, Dispatched)]
+    assert told == [(("b",), "nak", "coughed"), (("a",), "bury", "coughed")]
 
 
 @in_virtual_time

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 import structlog
 
+from crewlet.kit import wording
 from crewlet.kit.decoding import Instant, decode
 from crewlet.ports.cells import BucketSpec, Cells, Entry, landed
 from crewlet.ports.errors import Misuse, Unavailable
@@ -126,7 +127,8 @@ class Pauses:
         def change(pauses: dict[str, Pause], now: datetime) -> tuple[str, ...]:
             until = now + timedelta(seconds=wish.for_s) if wish.for_s is not None else wish.until
             if until is not None and until <= now:
-                raise Misuse(f"the end of the pause, {until.isoformat()}, has passed: the store has {now.isoformat()}")
+                passed = f"the end of the pause, {wording.instant(until)}, has passed"
+                raise Misuse(f"{passed}: it is {wording.instant(now)} by the broker's clock")
             pause = Pause(
                 id=wish.id, since=now, by=wish.by, reason=wish.reason, until=until, stop_running=wish.stop_running
             )

@@ -173,7 +173,7 @@ class SeatDispatch:
         try:
             outcome = await self._screened(run, mail)
             if isinstance(outcome, Nak):
-                self._dispatched(mail.triggers, "nak", outcome.reason)
+                self._came_back(deliveries, mail.triggers, outcome.reason)
             return outcome
         except Fenced as closed:
             return self._refuse(Refusal("fenced", str(closed) or "the fence closed"), mail.triggers)
@@ -462,6 +462,16 @@ class SeatDispatch:
     def _skipped(self, trigger: str, reason: str, turn_id: str) -> None:
         _log.info("turn_trigger_skipped", seat=self._handle, trigger=trigger, reason=reason, by_turn=turn_id)
         self._dispatched((trigger,), "ack", reason)
+
+    def _came_back(self, deliveries: Sequence[Delivery], triggers: Sequence[str], reason: str) -> None:
+        """Mail that failed comes back, but for what was in its last delivery: that is buried."""
+        last = {delivery.id for delivery in deliveries if delivery.deliveries_left == 0}
+        for answer, some in (
+            ("nak", [trigger for trigger in triggers if trigger not in last]),
+            ("bury", [trigger for trigger in triggers if trigger in last]),
+        ):
+            if some:
+                self._dispatched(some, answer, reason)
 
     def _dispatched(self, triggers: Sequence[str], answer: str, reason: str) -> None:
         self._history.note(Dispatched(self._handle, tuple(triggers), answer, reason, self._clock.now()))
