@@ -1,6 +1,6 @@
 """One seat's dispatch with everything around it real but the broker and the runner: those are told what to do."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -128,6 +128,7 @@ class Desk:
         self.channels: Channels | None = None
         self.cells: Cells | None = None
         self.logs: list[dict[str, Any]] = []
+        self.published: list[tuple[str, Mapping[str, Any]]] = []
         company = Company("acme", seats=(Seat(handle), Seat("bob"), Seat("carol")))
         self.outbox = Outbox(cast("Mail", self.mail), lambda: company, self.clock, "node-a")
         self.dispatch: SeatDispatch
@@ -155,6 +156,7 @@ class Desk:
             spending=self.spending,
             servers=lambda: self.servers,
             channels=self.channels,
+            tell=lambda event_type, about: self.published.append((event_type, about)),
             on_turn=self._watch,
         )
         return self
@@ -178,6 +180,10 @@ class Desk:
 
     async def completion(self, trigger: str) -> Completion | None:
         return await self.ledger.completion(self.handle, trigger)
+
+    def told(self, event_type: str) -> list[Mapping[str, Any]]:
+        """What the published events of a type are about."""
+        return [about for each, about in self.published if each == event_type]
 
     def events(self) -> list[str]:
         return [line["event"] for line in self.logs]

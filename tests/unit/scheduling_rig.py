@@ -1,7 +1,8 @@
 """A world for the scheduler: virtual time, cells that can fail, and the mail twin."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.company.instants import Schedule
@@ -47,6 +48,7 @@ class World:
         self.clock = VirtualClock(offset_s=0.0)
         self.company = self.of(Schedule("poll", "reader", "look", every_s=3600))
         self.disagreement = ""
+        self.published: list[tuple[str, Mapping[str, Any]]] = []
 
     @staticmethod
     def of(*schedules: Schedule) -> Company:
@@ -71,8 +73,11 @@ class World:
 
     def scheduler(self, owner: str = "one:1") -> Scheduler:
         outbox = Outbox(self.mail, lambda: self.company, self.clock, owner)
-        firing = Firing(self.fires, outbox, self.ask, owner=owner)
+        firing = Firing(self.fires, outbox, self.ask, owner=owner, tell=self.tell)
         return Scheduler(lambda: self.company, self.fires, firing, self.pauses, self.ask, self.agree)
+
+    def tell(self, event_type: str, about: Mapping[str, Any]) -> None:
+        self.published.append((event_type, about))
 
     async def agree(self) -> None:
         if self.disagreement:

@@ -241,6 +241,7 @@ async def test_work_that_was_passed_on_too_often_fails_without_a_run_and_the_sea
     assert completion is not None and completion.outcome == "failed" and "depth_cap" in completion.detail
     breach = next(line for line in desk.logs if line["event"] == "turn.guard_breach")
     assert breach["kind"] == "depth_cap"
+    assert [about["kind"] for about in desk.told("turn.guard_breach")] == ["depth_cap"]
     assert [(note.stage, "depth_cap" in note.detail) for note in desk.notes[-1:]] == [("breached", True)]
     assert await desk.handle_mail(delivery(event("b", delegation_depth=3))) == Ack()
     assert desk.ran == [["b"]]

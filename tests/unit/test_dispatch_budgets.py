@@ -72,6 +72,7 @@ async def test_a_turn_that_spends_the_last_of_it_has_its_mail_wait_and_not_fail(
     assert await desk.completion("a") is None
     assert [each.number for each in desk.history.kept if isinstance(each, RoundBegan)] == [1]
     assert "budget_exhausted" in desk.events()
+    assert [(event_type, about["seat"]) for event_type, about in desk.published] == [("budget_exhausted", "alice")]
     purse.rounds = 2
     assert await desk.handle_mail(*mails("a")) == Ack()
 

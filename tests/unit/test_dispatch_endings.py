@@ -75,6 +75,7 @@ async def test_a_turn_that_broke_without_a_trace_comes_back_and_is_not_recorded(
     desk = await Desk(script).open()
     assert await desk.handle_mail(*mails("a")) == Nak("the program coughed")
     assert await desk.completion("a") is None
+    assert desk.published == []
     assert "turn_broke" in desk.events()
 
 
@@ -89,6 +90,10 @@ async def test_a_turn_that_broke_after_it_reached_outside_is_recorded_and_acked(
     completion = await desk.completion("a")
     assert completion is not None and completion.outcome == "failed"
     assert "turn_trigger_skipped" in desk.events()
+    (completed,), (skipped,) = desk.told("turn_completed"), desk.told("turn_trigger_skipped")
+    assert (completed["outcome"], completed["triggers"]) == ("failed", ["a"])
+    assert (skipped["trigger"], skipped["by_turn"]) == ("a", completed["turn_id"])
+    assert skipped["reason"] == completed["detail"] == "broke after it had reached outside: coughed"
 
 
 @in_virtual_time
@@ -128,6 +133,11 @@ def test_a_panic_is_recorded_and_acked_and_its_stack_is_in_the_log(error: BaseEx
         assert isinstance(panicked["exc_info"], BaseException)
         breach = next(line for line in desk.logs if line["event"] == "turn.guard_breach")
         assert breach["kind"] == "unhandled_exception"
+        (published,) = desk.told("turn.guard_breach")
+        assert (published["seat"], published["kind"]) == ("alice", "unhandled_exception")
+        assert published["turn_id"] == desk.runner.turns[0].turn_id
+        assert "Traceback" not in str(published)
+        assert [event_type for event_type, _ in desk.published][1:] == ["turn_completed", "turn_trigger_skipped"]
 
     case()
 

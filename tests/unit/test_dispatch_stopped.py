@@ -52,6 +52,9 @@ async def test_a_stopped_turn_is_seen_to_end_recorded_as_stopped_and_acked() -> 
         assert (completion.outcome, completion.detail) == ("stopped", "paused by ada: wrong customer")
     assert desk.deferrals == []
     assert "agent_turn_stopped" in desk.events()
+    told = [event_type for event_type, _ in desk.published]
+    assert told == ["agent_turn_stopped", "turn_completed", "turn_trigger_skipped", "turn_trigger_skipped"]
+    assert desk.told("turn_completed")[0]["outcome"] == "stopped"
     assert [note.stage for note in desk.notes] == ["started", "stopped"]
     assert await desk.handle_mail(*mails("a", "b")) == Ack()
     assert len(desk.ran) == 1

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+import structlog
 from scheduling_rig import HOUR, World, still
 
 from crewlet.company.instants import Schedule
@@ -35,7 +36,13 @@ async def test_only_the_newest_of_those_that_went_by_is_caught_up_and_the_others
     world = await World().open()
     await world.scheduler().tick(still)
     await asyncio.sleep(5 * HOUR + 600)
-    await world.scheduler("two:1").tick(still)
+    with structlog.testing.capture_logs() as logs:
+        await world.scheduler("two:1").tick(still)
+    told = {line["event"]: line for line in logs}
+    assert (told["schedule_skipped_catchup"]["schedule"], told["schedule_skipped_catchup"]["instants"]) == ("poll", 4)
+    assert told["scheduled_task_fired"]["seat"] == "reader"
+    (event_type, about), *others = world.published
+    assert (event_type, about["schedule"], about["seat"], others) == ("scheduled_task_fired", "poll", "reader", [])
     assert await world.sent() == 1
     assert await world.last() == ("fired", "caught up 600 s late")
     kept = await world.fires.progress("poll")

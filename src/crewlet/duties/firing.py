@@ -14,6 +14,7 @@ from crewlet.company.instants import Schedule
 from crewlet.duties.asking import Asking
 from crewlet.duties.fires import Fire, Fires, Kept, Overtaken, Recorded, State, label, mail_id
 from crewlet.mail.envelope import Envelope
+from crewlet.mail.events import Tell, tell_nobody
 from crewlet.mail.outbox import Outbox, UnknownSeat
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge
@@ -36,13 +37,15 @@ class Firing:
 
     Args:
         owner: this process, for the records.
+        tell: publishes what happened.
     """
 
-    def __init__(self, fires: Fires, outbox: Outbox, ask: Asking, *, owner: str) -> None:
+    def __init__(self, fires: Fires, outbox: Outbox, ask: Asking, *, owner: str, tell: Tell = tell_nobody) -> None:
         self._fires = fires
         self._outbox = outbox
         self._ask = ask
         self._owner = owner
+        self._publish = tell
 
     async def decide(
         self,
@@ -76,7 +79,7 @@ class Firing:
             fire = msgspec.structs.replace(fire, reason="; ".join(reasons))
         is_mine = await self._fires.claim(schedule.name, fire)
         if is_mine and fire.state != "claimed":
-            _tell(schedule.name, fire)
+            self._tell(schedule.name, fire)
             return fire
         found = await self._fires.at(schedule.name, instant)
         if found is None:
@@ -93,7 +96,7 @@ class Firing:
         """
         fire = Fire(instant, "skipped_catchup", reason, self._owner, overtaken=overtaken)
         if await self._fires.claim(name, fire):
-            _tell(name, fire)
+            self._tell(name, fire)
 
     async def finish(self, schedule: Schedule, found: Recorded, now: datetime) -> Fire:
         """Send the mail of an instant that was claimed, whoever claimed it, and say so.
@@ -169,12 +172,21 @@ class Firing:
     async def _end(self, name: str, found: Recorded, state: State, reason: str) -> Fire:
         ended = msgspec.structs.replace(found.fire, state=state, reason=reason)
         if await self._fires.finish(name, ended, found.revision):
-            _tell(name, ended)
+            self._tell(name, ended)
             return ended
         now_there = await self._fires.at(name, ended.instant)
         if now_there is None or now_there.fire.state == "claimed":
             raise Unavailable("another node is at it at this moment")
         return now_there.fire
+
+    def _tell(self, name: str, fire: Fire) -> None:
+        about = {"schedule": name, "seat": fire.seat, "instant": fire.instant.isoformat(), "reason": fire.reason}
+        if fire.state == "fired":
+            _log.info("scheduled_task_fired", **about)
+            self._publish("scheduled_task_fired", about)
+        else:
+            say = _log.info if fire.state == "skipped_paused" else _log.warning
+            say(f"schedule_{fire.state}", **about)
 
     def _mail(self, schedule: Schedule, fire: Fire) -> Envelope:
         return Envelope(
@@ -199,9 +211,3 @@ def catch_up(schedule: Schedule, instant: datetime) -> timedelta:
 def _too_late(schedule: Schedule, instant: datetime, now: datetime) -> str:
     late_s, most_s = (now - instant).total_seconds(), catch_up(schedule, instant).total_seconds()
     return f"it was seen {late_s:.0f} s late, and is caught up for {most_s:.0f} s at most"
-
-
-def _tell(name: str, fire: Fire) -> None:
-    say = _log.warning if fire.state in ("skipped_catchup", "refused") else _log.info
-    event = "scheduled_task_fired" if fire.state == "fired" else f"schedule_{fire.state}"
-    say(event, schedule=name, seat=fire.seat, instant=fire.instant.isoformat(), reason=fire.reason)

@@ -15,7 +15,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         id: names the event across re-deliveries and re-runs; for mail also the broker's message id.
         type: what happened; an unknown type is carried, logged and dropped by whoever cannot use it.
         timestamp: when it happened, UTC, RFC 3339.
-        source: who says so: `person`, `program`, `seat:{handle}`.
+        source: who says so: `person`, `program`, `seat:{handle}`, or `node` where a node tells what happened.
         to: the handle it is addressed to, or "".
         subject: one line for people, or "".
         body: the text of the mail.

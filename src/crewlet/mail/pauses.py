@@ -13,6 +13,7 @@ import structlog
 
 from crewlet.kit import wording
 from crewlet.kit.decoding import Instant, decode
+from crewlet.mail.events import Tell, tell_nobody
 from crewlet.ports.cells import BucketSpec, Cells, Entry, landed
 from crewlet.ports.errors import Misuse, Unavailable
 
@@ -99,10 +100,15 @@ def decode_pauses(entry: Entry | None) -> Mapping[str, Pause]:
 
 
 class Pauses:
-    """Pauses seats and ends pauses. Every node's verbs are the same."""
+    """Pauses seats and ends pauses. Every node's verbs are the same.
 
-    def __init__(self, cells: Cells) -> None:
+    Args:
+        tell: publishes a change, where this process made it.
+    """
+
+    def __init__(self, cells: Cells, tell: Tell = tell_nobody) -> None:
         self._cells = cells
+        self._tell = tell
 
     async def in_force(self) -> Mapping[str, Pause]:
         """The pauses by handle, as the store has them now.
@@ -141,16 +147,16 @@ class Pauses:
         changed, was_written = await self._write(handles, change)
         for handle in changed.done if was_written else ():
             pause = changed.pauses[handle]
-            until = pause.until.isoformat() if pause.until is not None else None
-            _log.info(
-                "seat_paused",
-                seat=handle,
-                by=pause.by,
-                reason=pause.reason,
-                until=until,
-                stop_running=pause.stop_running,
-                pause=pause.id,
-            )
+            paused = {
+                "seat": handle,
+                "by": pause.by,
+                "reason": pause.reason,
+                "until": pause.until.isoformat() if pause.until is not None else None,
+                "stop_running": pause.stop_running,
+                "pause": pause.id,
+            }
+            _log.info("seat_paused", **paused)
+            self._tell("seat_paused", paused)
         return changed
 
     async def resume(self, expected: Mapping[str, str], *, by: str = "") -> Changed:
@@ -168,7 +174,9 @@ class Pauses:
 
         changed, _ = await self._write(expected.keys(), change)
         for handle in changed.done:
-            _log.info("seat_resumed", seat=handle, by=by, pause=expected[handle])
+            resumed = {"seat": handle, "by": by, "pause": expected[handle]}
+            _log.info("seat_resumed", **resumed)
+            self._tell("seat_resumed", resumed)
         return changed
 
     async def _write(

@@ -6,8 +6,6 @@ The same assembly runs on a laptop, in a fleet, over twins and in a simulation: 
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, tzinfo
-from zoneinfo import ZoneInfo
 
 import structlog
 
@@ -18,6 +16,7 @@ from crewlet.kit.latch import Latch
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.kit.supervise import Tasks
 from crewlet.mail.channels import CHANNELS_BUCKET, Channels
+from crewlet.mail.events import Events
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
 from crewlet.mail.outbox import Outbox
@@ -27,6 +26,7 @@ from crewlet.mail.replays import REPLAYS_BUCKET, Replays
 from crewlet.node.budgetdesk import BudgetDesk
 from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.node.commands import Commands
+from crewlet.node.documented import caps_of, zone_of
 from crewlet.node.duties import CompanyWork, open_company_work
 from crewlet.node.fleet import FleetReader
 from crewlet.node.fleetwatch import fleet_watch
@@ -50,16 +50,14 @@ from crewlet.seats.formerleases import sharing, wait_until_free
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.keeper import KEEPER_BUCKET, KeeperMark, wait_until_nobody_keeps
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
-from crewlet.turns.budget import Caps
 from crewlet.turns.budgetgate import BudgetGate
-from crewlet.turns.budgets import BUDGETS_BUCKET, COMPANY, Budgets
+from crewlet.turns.budgets import BUDGETS_BUCKET, Budgets
 from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.runners import runner_for
 from crewlet.turns.slots import Slots
 from crewlet.turns.turn import Fence, Runner
 
 _log = structlog.get_logger()
-_UNLIMITED = Caps()
 _LOOK_S = 0.25
 
 
@@ -129,7 +127,7 @@ class Node:
         paused = await ports.cells.open(PAUSES_BUCKET)
         self._pauses = PauseWatch(paused, ports.clock, lambda: self.seats.on_pauses())  # noqa: PLW0108 -- made below
         budgets = await ports.cells.open(BUDGETS_BUCKET)
-        self._budgets = Budgets(budgets, self._caps, self._zone)
+        self._budgets = Budgets(budgets, lambda who: caps_of(self._company, who), lambda: zone_of(self._company))
         self._budget_gate = BudgetGate(
             self._budgets,
             budgets,
@@ -140,6 +138,7 @@ class Node:
         self._channels = Channels(asked)
         self._mail = await ports.open_mail(self.leases.ttl_s)
         self._outbox = Outbox(self._mail, self.company, ports.clock, config.node_id)
+        self._events = Events(self._mail, ports.clock, ports.entropy, config.node_id)
         self._slots = Slots(config.max_concurrent)
         work = await open_company_work(
             node_id=config.node_id,
@@ -160,6 +159,7 @@ class Node:
             entropy=ports.entropy,
             has_peers=ports.leases_can_lapse,
             beats=self.beats,
+            tell=self._events.tell,
         )
         self._mailboxes, self._duties = work.mailboxes, work.duties
         self.seats = SeatRuntime(
@@ -201,7 +201,7 @@ class Node:
             on_freed=self._freed_news.tell,
             on_roster=fleet_watch(work.roster, self.fleet, ports.clock, self._tasks),
         )
-        pausing = Pausing(Pauses(paused), self._mail, self.company, ports.entropy)
+        pausing = Pausing(Pauses(paused, self._events.tell), self._mail, self.company, ports.entropy)
         self.commands = self._make_commands(work, pausing)
         self._fleet = FleetReader(
             self.leases,
@@ -343,6 +343,7 @@ class Node:
             self._ports.deadline.good_until(None)
         await self._pauses.stop()
         await self._budget_gate.stop()
+        await self._events.stop()
         await self.leases.stop()
         if self._mark is not None:
             await self._mark.end()
@@ -459,17 +460,9 @@ class Node:
             history=ports.history,
             spending=self._budget_gate,
             channels=self._channels,
+            tell=self._events.tell,
             on_turn=self.seats.on_turn,
         )
-
-    def _caps(self, spender: str) -> Caps:
-        """What the document says of a spender."""
-        seat = self._company.seat(spender) if spender != COMPANY else None
-        budget = self._company.budget if spender == COMPANY else seat.budget if seat is not None else None
-        return Caps(budget.day, budget.week, budget.month) if budget is not None else _UNLIMITED
-
-    def _zone(self) -> tzinfo:
-        return UTC if self._company.timezone == "UTC" else ZoneInfo(self._company.timezone)
 
     def _runner_of_its_kind(self, seat: Seat) -> Runner:
         return runner_for(

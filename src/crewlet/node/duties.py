@@ -14,6 +14,7 @@ from crewlet.duties.retiring import MailboxSweep
 from crewlet.duties.scheduling import Scheduler
 from crewlet.kit.beats import Beats
 from crewlet.mail.channels import Channels
+from crewlet.mail.events import Tell
 from crewlet.mail.mailboxes import Mailboxes
 from crewlet.mail.outbox import Outbox
 from crewlet.mail.pauses import Pauses
@@ -130,6 +131,7 @@ async def open_company_work(
     entropy: Entropy,
     has_peers: bool,
     beats: Beats,
+    tell: Tell,
 ) -> CompanyWork:
     """Open the registry and the duties' leases, and put the duties together. Nothing ticks yet.
 
@@ -141,6 +143,7 @@ async def open_company_work(
         budgets: the bucket of what models used.
         has_peers: whether another node may do a duty; if not, none is leased.
         beats: where the duties say that they turn.
+        tell: publishes what happened.
 
     Raises:
         Unavailable: nobody answered within the bring-up budget.
@@ -173,7 +176,7 @@ async def open_company_work(
     ask = Asking(leases.ttl_s, clock)
     fired = await cells.open(FIRES_BUCKET)
     fires = Fires(fired, ask)
-    firing = Firing(fires, outbox, ask, owner=owner)
+    firing = Firing(fires, outbox, ask, owner=owner, tell=tell)
     every = [
         Maintenance(sweep, ageless, answering, every_s=maintenance_every_s).duty(),
         Scheduler(company, fires, firing, Pauses(pauses), ask, roster.agree_on_schedules).duty(),

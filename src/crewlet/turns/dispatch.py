@@ -12,6 +12,7 @@ import structlog
 
 from crewlet.company.model import Seat
 from crewlet.mail.channels import Channels
+from crewlet.mail.events import Tell, tell_nobody
 from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import Outbox
 from crewlet.mail.screening import BUDGET_WINDOW, Posture, Refusal, screen, unowned
@@ -82,6 +83,7 @@ class SeatDispatch:
         spending: the budgets.
         servers: the tool servers of the seat's present tenure.
         channels: by which seats ask each other; None where they cannot.
+        tell: publishes what happened.
         on_turn: told what happens in turns, for status pages. What it raises is logged.
     """
 
@@ -104,6 +106,7 @@ class SeatDispatch:
         spending: Spending | None = None,
         servers: Callable[[], Sequence[ToolServer]] = _no_servers,
         channels: Channels | None = None,
+        tell: Tell = tell_nobody,
         on_turn: Callable[[TurnNote], None] | None = None,
     ) -> None:
         self._seat = seat
@@ -124,7 +127,10 @@ class SeatDispatch:
         self._servers = servers
         self._channels = channels
         self._on_turn = on_turn
-        self._endings = Endings(seat.handle, ledger=ledger, clock=clock, refuse=self._refuse, skipped=self._skipped)
+        self._tell = tell
+        self._endings = Endings(
+            seat.handle, ledger=ledger, clock=clock, refuse=self._refuse, skipped=self._skipped, tell=tell
+        )
         # Bound once: the module's own looks its settings up at each line, also at one that is not written.
         self._log = _log.bind()
         self._run: Run | None = None
@@ -460,7 +466,9 @@ class SeatDispatch:
         return closed.keys()
 
     def _skipped(self, trigger: str, reason: str, turn_id: str) -> None:
-        _log.info("turn_trigger_skipped", seat=self._handle, trigger=trigger, reason=reason, by_turn=turn_id)
+        skipped = {"seat": self._handle, "trigger": trigger, "reason": reason, "by_turn": turn_id}
+        _log.info("turn_trigger_skipped", **skipped)
+        self._tell("turn_trigger_skipped", skipped)
         self._dispatched((trigger,), "ack", reason)
 
     def _came_back(self, deliveries: Sequence[Delivery], triggers: Sequence[str], reason: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from crewlet.mail.events import Tell
 from crewlet.mail.ledger import Ledger
 from crewlet.mail.screening import AGENT_NOT_READY, BUDGET_WINDOW, Refusal
 from crewlet.ports.clock import Clock
@@ -58,6 +59,7 @@ class Endings:
     Args:
         refuse: hands mail back in a way that something is sure to open the inbox again.
         skipped: told of each trigger that is given up: its id, why, and by which turn.
+        tell: publishes what happened.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Endings:
         clock: Clock,
         refuse: Callable[[Refusal, Sequence[str]], Defer],
         skipped: Callable[[str, str, str], None],
+        tell: Tell,
     ) -> None:
         self._handle = handle
         self._ledger = ledger
         self._clock = clock
         self._refuse = refuse
         self._skipped = skipped
+        self._tell = tell
         self._log = _log.bind()
         self._recording: dict[asyncio.Task[Outcome], None] = {}
 
@@ -149,32 +153,33 @@ class Endings:
             account.end("finished", result.detail, outcome=result.outcome)
         except Exception as error:  # noqa: BLE001 - the work is done, whatever cannot be put down of it
             _log.error("dispatch_panicked", error=repr(error), exc_info=error)
-        return self._done_with(run, account)
+        return self._done_with(run, account, outcome=result.outcome)
 
     async def _breached(self, run: Run, account: Account, breach: GuardBreached) -> Outcome:
         """A guard ended it: the turn has failed, and the seat goes on."""
         if run.is_closed and not account.record.reached_outside:
             return await self._fenced(run, account, "the fence closed as a guard ended the turn")
-        _log.error("turn.guard_breach", kind=breach.kind, error=breach.detail)
+        self._tell_breach(account, breach.kind, breach.detail)
         account.end("breached", str(breach), outcome="failed")
         await self._complete(run, account, outcome="failed", detail=str(breach))
-        return self._done_with(run, account, given_up=str(breach))
+        return self._done_with(run, account, outcome="failed", given_up=str(breach))
 
     async def _stopped(self, run: Run, account: Account, reason: str) -> Outcome:
         """A person stopped it so that it would not go on: no other run may. Who owns the seat is asked first."""
         if run.is_closed:
             return await self._fenced(run, account, "the fence closed as a person stopped the turn")
         _log.warning("agent_turn_stopped", reason=reason, sent=len(account.record.mails))
+        self._tell("agent_turn_stopped", {**_of(account), "reason": reason})
         account.end("stopped", reason)
         await self._complete(run, account, outcome="stopped", detail=reason)
-        return self._done_with(run, account, given_up=reason)
+        return self._done_with(run, account, outcome="stopped", given_up=reason)
 
-    def _done_with(self, run: Run, account: Account, *, given_up: str | None = None) -> Outcome:
+    def _done_with(self, run: Run, account: Account, *, outcome: str, given_up: str | None = None) -> Outcome:
         if run.is_closed and not account.record.reached_outside:
             # The record may or may not be there. If it is, the next owner skips the mail; if not, it works it.
             return self._fall_back(account, "fenced", "the fence closed before the mail was settled")
         if given_up is not None:
-            self._all_skipped(account, given_up)
+            self._all_skipped(account, outcome, given_up)
         return Ack()
 
     async def _fenced(self, run: Run, account: Account, reason: str) -> Outcome:
@@ -189,6 +194,7 @@ class Endings:
         """A cap was reached on the way: its mail waits with the rest, unless a re-run would repeat an effect."""
         reached_outside = account.record.reached_outside
         _log.warning("budget_exhausted", reason=str(spent), reached_outside=reached_outside)
+        self._tell("budget_exhausted", {**_of(account), "reason": str(spent)})
         account.end("parked", str(spent))
         if reached_outside:
             await self._give_up(run, account, f"its budget ended after it had reached outside: {spent}")
@@ -213,7 +219,7 @@ class Endings:
         return Nak(reason)
 
     async def _panicked(self, run: Run, account: Account, error: BaseException) -> Outcome:
-        _log.error("turn.guard_breach", kind="unhandled_exception", error=repr(error))
+        self._tell_breach(account, "unhandled_exception", repr(error))
         await self._give_up(run, account, f"panicked: {error!r}")
         account.end("panicked", repr(error))
         return Ack()
@@ -225,11 +231,16 @@ class Endings:
 
     async def _give_up(self, run: Run, account: Account, detail: str) -> None:
         await self._complete(run, account, outcome="failed", detail=detail, is_certain=True)
-        self._all_skipped(account, detail)
+        self._all_skipped(account, "failed", detail)
 
-    def _all_skipped(self, account: Account, detail: str) -> None:
+    def _all_skipped(self, account: Account, outcome: str, detail: str) -> None:
+        self._tell("turn_completed", {**_of(account), "outcome": outcome, "detail": detail})
         for trigger in account.work.triggers:
             self._skipped(trigger, detail, account.work.turn_id)
+
+    def _tell_breach(self, account: Account, kind: str, error: str) -> None:
+        _log.error("turn.guard_breach", kind=kind, error=error)
+        self._tell("turn.guard_breach", {**_of(account), "kind": kind, "error": error})
 
     async def _complete(
         self,
@@ -278,6 +289,12 @@ class Endings:
         except Exception as error:  # noqa: BLE001 - no defect of a record brings back what the turn has done
             _log.error("dispatch_panicked", error=repr(error), exc_info=error)
         _log.error("turn_unrecorded", triggers=list(account.work.triggers), outcome=outcome)
+
+
+def _of(account: Account) -> dict[str, object]:
+    """Which turn an event is about."""
+    work = account.work
+    return {"seat": work.handle, "turn_id": work.turn_id, "work_key": work.key, "triggers": list(work.triggers)}
 
 
 def _always() -> None:
