@@ -62,6 +62,14 @@ def test_status_shows_the_node_and_the_fleet(node: Served, capsys: Capture) -> N
     assert "\x1b" not in out
 
 
+def test_instants_are_shown_to_the_second_and_told_whole_as_json(node: Served, capsys: Capture) -> None:
+    node.node.change(started_at=datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC))
+    assert main(["status"]) == 0
+    assert "since           2026-01-02T03:04:05Z" in capsys.readouterr().out
+    assert main(["status", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["health"]["started_at"] == "2026-01-02T03:04:05.678901Z"
+
+
 def test_status_as_json_has_the_same_snapshots(node: Served, capsys: Capture) -> None:
     assert main(["status", "-o", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)

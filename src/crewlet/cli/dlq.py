@@ -9,7 +9,7 @@ import typer
 from crewlet.cli.client import NodeClient
 from crewlet.cli.numbers import whole
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
-from crewlet.cli.printing import clean, print_facts, print_json, print_table
+from crewlet.cli.printing import clean, instant, print_facts, print_json, print_table
 from crewlet.cli.sending import is_utf8, segment
 
 app = typer.Typer(help="Dead letters: mail that used up its deliveries.", no_args_is_help=True, rich_markup_mode=None)
@@ -54,7 +54,7 @@ def list_letters(
                 row.get("seat") or row["topic"],
                 row["mail"],
                 row["deliveries"],
-                row["buried_at"],
+                instant(row["buried_at"]),
                 row.get("replay"),
                 _cut(row["reason"]),
             )
@@ -87,16 +87,19 @@ def show(
             "from": facts["source"],
             "subject": facts["subject"],
             "type": detail["type"],
-            "published": facts["published_at"],
-            "buried": facts["buried_at"],
+            "published": instant(facts["published_at"]),
+            "buried": instant(facts["buried_at"]),
             "deliveries": facts["deliveries"],
             "reason": facts["reason"],
-            "replay": f"{facts['replay']} at {facts['replayed_at']}" if facts.get("replay") else None,
+            "replay": f"{facts['replay']} at {instant(facts['replayed_at'])}" if facts.get("replay") else None,
         }
     )
     if detail["history"]:
         print()
-        rows = [(row["number"], row["owner"], row["at"], row["reason"] or "it never said") for row in detail["history"]]
+        rows = [
+            (row["number"], row["owner"], instant(row["at"]), row["reason"] or "it never said")
+            for row in detail["history"]
+        ]
         print_table(("DELIVERY", "OWNER", "AT", "WHY IT CAME BACK"), rows)
     print()
     body = str(detail["body"])
@@ -127,7 +130,7 @@ def replay(
     where = clean(done["seat"] or "its topic")
     if done["is_repeat"]:
         state = _STATES.get(done["state"], clean(done["state"]))
-        print(f"{clean(done['mail'])} had been replayed to {where} already, at {clean(done['replayed_at'])}: {state}")
+        print(f"{clean(done['mail'])} had been replayed to {where} already, at {instant(done['replayed_at'])}: {state}")
     else:
         print(f"{clean(done['mail'])} replayed to {where}")
 

@@ -7,7 +7,7 @@ import typer
 from crewlet.cli import FAILED
 from crewlet.cli.client import NodeClient
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
-from crewlet.cli.printing import clean, print_json, print_table
+from crewlet.cli.printing import clean, instant, print_json, print_table
 from crewlet.cli.run import tell
 from crewlet.cli.sending import segment
 
@@ -30,7 +30,7 @@ def list_duties(
             (
                 row["name"],
                 row.get("node"),
-                row.get("since"),
+                instant(row.get("since")),
                 f"{row['every_s']:g}s",
                 _last(row.get("last_here")),
                 row["purpose"],
@@ -68,4 +68,4 @@ def run(
 def _last(tick: dict[str, Any] | None) -> str | None:
     if tick is None:
         return None
-    return f"{tick['outcome']} at {tick['began_at']}" + (f": {tick['detail']}" if tick.get("detail") else "")
+    return f"{tick['outcome']} at {instant(tick['began_at'])}" + (f": {tick['detail']}" if tick.get("detail") else "")

@@ -12,7 +12,7 @@ import typer
 from crewlet.cli import FAILED
 from crewlet.cli.client import CommandFailed, NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
-from crewlet.cli.printing import clean, print_json, print_table
+from crewlet.cli.printing import clean, instant, print_json, print_table
 from crewlet.cli.run import tell
 from crewlet.cli.sending import segment
 from crewlet.node.limits import MAX_PAUSE_S
@@ -104,11 +104,6 @@ def _words(pause: dict[str, Any]) -> str:
     if pause.get("reason"):
         words.append(pause["reason"])
     return clean(", ".join(words))
-
-
-def instant(text: str) -> str:
-    """An instant of the API, for people."""
-    return datetime.fromisoformat(text).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _print(rows: list[dict[str, Any]], empty: str) -> None:

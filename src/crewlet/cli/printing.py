@@ -4,7 +4,10 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
+
+from crewlet.kit import wording
 
 wants_json = False
 """Whether the command that runs was asked for JSON: then its failure is told as JSON too."""
@@ -34,6 +37,11 @@ def print_facts(facts: Mapping[str, object]) -> None:
     width = max((len(name) for name in shown), default=0)
     for name, value in shown.items():
         print(f"{emphasized(name.ljust(width))}  {value}")
+
+
+def instant(text: str | None) -> str | None:
+    """An instant of the API, for people: to the second. None stays None."""
+    return wording.instant(datetime.fromisoformat(text)) if text else None
 
 
 def clean(value: object) -> str:

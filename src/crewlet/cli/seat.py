@@ -12,11 +12,12 @@ from crewlet.cli import FAILED
 from crewlet.cli.client import CommandFailed, NodeClient
 from crewlet.cli.numbers import number
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
-from crewlet.cli.pauses import instant, pause_seat, pause_words, resume_seat
-from crewlet.cli.printing import clean, print_facts, print_json, print_table
+from crewlet.cli.pauses import pause_seat, pause_words, resume_seat
+from crewlet.cli.printing import clean, instant, print_facts, print_json, print_table
 from crewlet.cli.run import tell
 from crewlet.cli.sending import body_of, check_names, deliver, follow, segment
 from crewlet.cli.tail import tail_seat
+from crewlet.kit.wording import counted
 
 _LONGEST_WAIT_S = 366 * 24 * 3600
 _GOOD = ("delivered", "no_action")
@@ -52,7 +53,7 @@ def list_seats(
                 row["runner"],
                 row.get("node") or ("(no node may)" if row["handle"] in lonely else None),
                 row.get("epoch"),
-                row.get("acquired_at"),
+                instant(row.get("acquired_at")),
                 row["placement"],
                 pause_words(row["pause"]) if row.get("pause") else None if fleet["pauses_known"] else "(not known)",
                 row["trouble"],
@@ -169,13 +170,13 @@ def show_mail(
             "node": mail.get("node") or "(none)",
             "waiting": mail["waiting"],
             "in hand": mail["in_hand"],
-            "oldest": f"{age_s:.0f}s, since {mail['oldest_at']}" if age_s is not None else None,
+            "oldest": f"{age_s:.0f}s, since {instant(mail['oldest_at'])}" if age_s is not None else None,
             "held back": mail["held"] or elsewhere or "no",
             "why": mail.get("why") or None,
             "last error": mail.get("last_error") or None,
-            "left": mail.get("left_at"),
-            "deleted from": mail.get("deleted_from"),
-            "retired": f"at {mail['retired_at']}, with {mail['retired_messages']} messages"
+            "left": instant(mail.get("left_at")),
+            "deleted from": instant(mail.get("deleted_from")),
+            "retired": f"at {instant(mail['retired_at'])}, with {counted(mail['retired_messages'], 'message')}"
             if mail.get("retired_at")
             else None,
         }
@@ -209,7 +210,7 @@ def _show_one(client: NodeClient, path: str, mail_id: str, output: Output) -> No
             "why": one.get("why"),
             "deliveries": one.get("deliveries"),
             "turn": one.get("turn_id"),
-            "since": one.get("recorded_at"),
+            "since": instant(one.get("recorded_at")),
             "dead letter": one.get("dead_letter"),
         }
     )

@@ -8,8 +8,8 @@ import typer
 from crewlet.cli import FAILED
 from crewlet.cli.client import NodeClient, NodeRefused
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
-from crewlet.cli.pauses import instant, pause_words
-from crewlet.cli.printing import clean, print_facts, print_json
+from crewlet.cli.pauses import pause_words
+from crewlet.cli.printing import clean, instant, print_facts, print_json
 from crewlet.cli.run import tell
 
 _NOT_READY = "agent_not_ready"
@@ -45,7 +45,7 @@ def _of_node(client: NodeClient, health: Mapping[str, Any], refusal: NodeRefused
         "broker": health["queue"],
         "url": client.url,
         "version": health["version"],
-        "since": health["started_at"],
+        "since": instant(health["started_at"]),
         "turns running": health["in_flight"],
         "seats here": ", ".join(health["seats"]) or "none",
         "unproven": _ages(health.get("unproven_seconds")),

@@ -13,7 +13,7 @@ import typer
 from crewlet.cli.client import NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.numbers import whole
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
-from crewlet.cli.printing import clean, print_facts, print_json, print_table
+from crewlet.cli.printing import clean, instant, print_facts, print_json, print_table
 from crewlet.cli.sending import segment
 
 _POLL_S = 1.0
@@ -82,8 +82,8 @@ def show_turn(
             "seat": f"{turn['seat']} (epoch {turn['epoch']}, {turn['runner']})",
             "mail": ", ".join(turn["triggers"]),
             "work key": turn["work_key"],
-            "began": _instant(turn["began_at"]),
-            "ended": _instant(turn["ended_at"]) if turn.get("ended_at") else None,
+            "began": instant(turn["began_at"]),
+            "ended": instant(turn.get("ended_at")),
             "now": _now(turn),
             "progress": turn["progress"],
         }
@@ -95,7 +95,7 @@ def show_turn(
             [
                 (
                     row["number"],
-                    _instant(row["began_at"]),
+                    instant(row["began_at"]),
                     _took(row),
                     row["model"],
                     row["input_tokens"],
@@ -114,7 +114,7 @@ def show_turn(
                     row["round"],
                     row["tool"],
                     "yes" if row["is_effect"] else "no",
-                    _instant(row["began_at"]),
+                    instant(row["began_at"]),
                     _took(row),
                     _answer(row),
                 )
@@ -189,8 +189,8 @@ def _words(line: dict[str, Any]) -> str:
     if "turn_id" not in line:
         mail = ", ".join(line["triggers"]) or "mail"
         became = _BECAME.get(line["answer"], line["answer"])
-        return clean(f"{_instant(line['at'])}  mail      {became}: {line['reason']} ({mail})"[:_SHOWN_CHARS])
-    at = _instant(line.get("ended_at") or line["progressed_at"])
+        return clean(f"{instant(line['at'])}  mail      {became}: {line['reason']} ({mail})"[:_SHOWN_CHARS])
+    at = instant(line.get("ended_at") or line["progressed_at"])
     return clean(f"{at}  {line['turn_id'][:8]}  {_now(line)}"[:_SHOWN_CHARS])
 
 
@@ -218,10 +218,6 @@ def _tell_where(tail: dict[str, Any]) -> None:
     else:
         sentence = f"crewlet: {clean(node)} runs the seat now, and only it knows what it does there: ask it with --url."
         print(sentence, file=sys.stderr)
-
-
-def _instant(text: str) -> str:
-    return datetime.fromisoformat(text).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _took(row: dict[str, Any]) -> str:

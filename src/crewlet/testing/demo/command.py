@@ -102,9 +102,9 @@ def _tell(verdict: Verdict, stream: TextIO) -> None:
         f"{len(verdict.rerun_after_cut)} were cut short by a fault and rightly ran again",
         f"at most {verdict.owners_at_once_max} owner of a seat at once; "
         f"{verdict.stale_epoch_writes} writes at a stale epoch",
-        f"seats were taken over {took['killed']} after a node was killed whose parent lives, "
+        f"the last seat ran again {took['killed']} after a node was killed whose parent lives, "
         f"{took['parent_killed']} after one was killed with its parent,",
-        f"and {took['frozen']} after the freeze, with leases of {verdict.lease_ttl_s:g} s; "
+        f"and {took['frozen']} after the freeze, with leases of {verdict.lease_ttl_s:g} s and the wait for mail in it; "
         f"broker restarts: {verdict.broker_restarts}",
     ]
     print("", *lines, sep="\n", file=stream)
