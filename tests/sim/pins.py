@@ -46,6 +46,7 @@ PINS = {
     "retired without a grace": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
     "absent by one node's document": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
     "unread roster taken as empty": Catch(SimOptions(0, minutes=6.0, faults=("company",)), SAFETY, "P9"),
+    "unanswered delete taken for none": Catch(SimOptions(4, minutes=6.0, faults=("limbo",)), SAFETY, "P9"),
     "stopped seats keep the deadline": Catch(SimOptions(0, minutes=3.0, faults=("outage",)), SAFETY, "P10"),
     "leaving seats left out of the deadline": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P10"),
     "unproven seats left alone at a drain": Catch(SimOptions(22, minutes=6.0), SAFETY, "P10"),

@@ -70,8 +70,22 @@ class Roll:
         if how == 0:
             return self._add(dice)
         if how == 1 and len(self.company.seats) > 1:
-            return self._remove(dice)
+            return f"-{self.remove(dice)}"
         return self._move(dice)
+
+    def remove(self, dice: Dice) -> str:
+        """Take some seat out; returns its handle."""
+        seat = dice.pick(self.company.seats)
+        self.left[seat.handle] = seat
+        self._set(each for each in self.company.seats if each is not seat)
+        return seat.handle
+
+    def bring_back(self, handle: str) -> bool:
+        """Have a seat that has left in the company again. False: it is there already."""
+        seat = self.left.pop(handle, None)
+        if seat is not None:
+            self._put(seat)
+        return seat is not None
 
     def settle(self, dice: Dice) -> None:
         """Bring back about half of those who left; the others stay away."""
@@ -88,12 +102,6 @@ class Roll:
             seat = Seat(f"x{self._made:02d}", runner=runner, placement=_any_placement(dice, self._nodes))
         self._put(seat)
         return f"+{seat.handle}"
-
-    def _remove(self, dice: Dice) -> str:
-        seat = dice.pick(self.company.seats)
-        self.left[seat.handle] = seat
-        self._set(each for each in self.company.seats if each is not seat)
-        return f"-{seat.handle}"
 
     def _move(self, dice: Dice) -> str:
         seat = dice.pick(self.company.seats)

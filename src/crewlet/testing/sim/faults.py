@@ -7,6 +7,7 @@ from typing import Any
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.fleetview import HEARD_WITHIN_S
 from crewlet.testing.sim.machine import Machine
+from crewlet.testing.sim.mail import STREAM
 from crewlet.testing.sim.pausejudge import PAUSES
 from crewlet.testing.sim.stage import Stage
 from crewlet.testing.sim.wire import DELAY_S
@@ -40,10 +41,11 @@ whose line is slow is asked to drain just as it claims a seat. unread: seats are
 can read the pauses."""
 
 
-BY_NAME = ("limp",)
-"""Those that no seed switches on by itself. limp: one stream stands still, and the others go on."""
+BY_NAME = ("limp", "limbo")
+"""Those that no seed switches on by itself. limp: one stream stands still, and the others go on. limbo: a seat leaves,
+and comes back while the broker does not answer the deletes of its mailbox, which land before that lease lapses."""
 
-_ORDERLY = frozenset({"crash", "stop", "deploy", "company", "pausing"})
+_ORDERLY = frozenset({"crash", "stop", "deploy", "company", "pausing", "limbo"})
 
 
 class Faults:
@@ -61,6 +63,7 @@ class Faults:
         self._dice = Dice(stage.seed, "faults")
         self._running: list[asyncio.Task[None]] = []
         self._is_deploying = False
+        self._is_in_limbo = False
         makers: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "latency": self._latency,
             "loss": self._loss,
@@ -80,6 +83,7 @@ class Faults:
             "early": self._early,
             "unread": self._unread,
             "limp": self._limp,
+            "limbo": self._limbo,
         }
         self._makers = [(kind, makers[kind]) for kind in (*KINDS, *BY_NAME) if kind in kinds]
 
@@ -204,13 +208,17 @@ class Faults:
             machine.boot()
 
     async def _company(self) -> None:
-        stage, now = self._stage, asyncio.get_running_loop().time()
-        stage.history.note("company", stage.roll.change(self._dice))
-        stage.judge.fleet.changed(stage.roll.company, now)
+        now = asyncio.get_running_loop().time()
+        self._changed(self._stage.roll.change(self._dice))
         hearing = sorted((HEARD_WITHIN_S * self._dice.random() ** 2, i) for i in range(len(self._machines)))
         for after_s, index in hearing:
             await asyncio.sleep(now + after_s - asyncio.get_running_loop().time())
             self._machines[index].adopt()
+
+    def _changed(self, what: str) -> None:
+        """The company has changed; no node has heard of it yet."""
+        self._stage.history.note("company", what)
+        self._stage.judge.fleet.changed(self._stage.roll.company, asyncio.get_running_loop().time())
 
     async def _pausing(self) -> None:
         seats = self._stage.roll.company.seats
@@ -283,6 +291,34 @@ class Faults:
         await asyncio.sleep(0.2 + self._ttls(2.0))
         stage.store.aged_late()
         stage.broker.resume()
+
+    async def _limbo(self) -> None:
+        stage, loop = self._stage, asyncio.get_running_loop()
+        if self._is_in_limbo or len(stage.roll.company.seats) < 2:
+            return
+        self._is_in_limbo = True
+        try:
+            handle = stage.roll.remove(self._dice)
+            self._changed(f"-{handle}")
+            self._hear()
+            claimed_at = await stage.judge.mailboxes.retiring(handle)
+            # Longer than a retirement may act, and shorter than the lease that it holds.
+            resumes_at = claimed_at + stage.ttl_s * self._dice.between(0.6, 0.95)
+            with stage.calm.broken():
+                stage.broker.limp(STREAM)
+                await asyncio.sleep(stage.ttl_s * self._dice.between(0.1, 0.5))
+                if stage.roll.bring_back(handle):
+                    self._changed(f"+{handle}")
+                    self._hear()
+                await asyncio.sleep(resumes_at - loop.time())
+                stage.broker.resume()
+        finally:
+            self._is_in_limbo = False
+
+    def _hear(self) -> None:
+        """Every node has the newest document at once."""
+        for machine in self._machines:
+            machine.adopt()
 
     # The nodes' own work
 

@@ -85,12 +85,12 @@ class SimMailBroker(TwinBroker):
         return sum(not pull.is_ended and pull.expires_at > now for pull in pulls)
 
     def serve(self, durable: Durable) -> None:
-        if not self._mood.is_down and not self._mood.is_stalled:
+        if not self._mood.is_down and not self._mood.stands_still(STREAM):
             super().serve(durable)
 
     def seconds_to_next(self, subscription: Subscription, pull: TwinPull) -> float:
         # While the broker does nothing, what is overdue stays so: whoever waits looks again later.
-        is_idle = self._mood.is_down or self._mood.is_stalled
+        is_idle = self._mood.is_down or self._mood.stands_still(STREAM)
         return max(0.5 if is_idle else 0.0, super().seconds_to_next(subscription, pull))
 
     def hang_up(self) -> None:

@@ -56,6 +56,12 @@ class MailboxJudge:
         self._has_had = has_had
         self._fail = fail
         self._registered: dict[str, Absence] = {}
+        self._awaited: dict[str, asyncio.Event] = {}
+
+    async def retiring(self, handle: str) -> float:
+        """Wait until a seat's mailbox is marked as being retired; returns when the lease was won for it."""
+        await self._awaited.setdefault(handle, asyncio.Event()).wait()
+        return self._leases[f"seat.{handle}"].began_at
 
     def writing(self, process: Process, handle: str, value: bytes | None) -> None:
         """A process sends a record off."""
@@ -78,7 +84,9 @@ class MailboxJudge:
         if value is None:
             self._registered.pop(handle, None)
         else:
-            self._registered[handle] = msgspec.json.decode(value, type=Absence)
+            record = self._registered[handle] = msgspec.json.decode(value, type=Absence)
+            if record.retiring_since is not None and handle in self._awaited:
+                self._awaited.pop(handle).set()
 
     def deleted(self, subscription: Subscription) -> None:
         """A subscription is gone, with its mail."""

@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from crewlet.duties import retiring
+from crewlet.duties.deletion import Deletion
 from crewlet.mail.retirement import Verdict
 from crewlet.node.roster import FleetRoster
+from crewlet.ports.errors import Unavailable
 from crewlet.seats.lease import Granted, Lease
 from crewlet.seats.leases import LeaseStore
 from crewlet.testing.sim.mutants.planting import plant, put
@@ -52,3 +54,15 @@ def _empty_roster(stack: ExitStack) -> None:
             return frozenset()
 
     original = put(stack, FleetRoster, "agreed", agreed)
+
+
+@plant("unanswered delete taken for none")
+def _unanswered_is_none(stack: ExitStack) -> None:
+    async def delete(self: Deletion, subscription: Any) -> None:
+        try:
+            await original(self, subscription)
+        except Unavailable:
+            self.may_land = False
+            raise
+
+    original = put(stack, Deletion, "_delete", delete)
