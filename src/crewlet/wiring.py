@@ -32,7 +32,8 @@ from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.collector import calm_collector
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.adapters.system.limits import files_watched, refuse_few_files
-from crewlet.adapters.system.logs import configure_logs
+from crewlet.adapters.system.logfile import LogFile
+from crewlet.adapters.system.logs import FileLog, configure_logs
 from crewlet.adapters.system.loopwatch import loop_watched
 from crewlet.company.model import Company
 from crewlet.kit.listening import ListenFailed, refuse_unusable
@@ -41,7 +42,7 @@ from crewlet.kit.unusable import Unusable
 from crewlet.node.assembly import Node
 from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.node.formerstreams import left_behind, note_stream
-from crewlet.node.settings import Settings
+from crewlet.node.settings import LoggingSettings, Settings
 from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.errors import Unavailable
@@ -72,7 +73,7 @@ def run_node(settings: Settings, company: Company) -> int:
     Raises:
         ConfigRefused: the settings do not fit this machine or broker, or the company needs an extra that is missing.
     """
-    configure_logs(level=settings.logging.level, form=settings.logging.format)
+    _configure_logs(settings.logging, settings.path)
     refuse_few_files()
     if "seats" in settings.node.roles:
         refuse_without_extra(company.seats)
@@ -87,6 +88,21 @@ def run_node(settings: Settings, company: Company) -> int:
         sentence = str(error)
         print(f"crewlet node: {sentence}{'' if sentence.endswith('.') else '.'}", file=sys.stderr)
         return 1
+
+
+def _configure_logs(settings: LoggingSettings, source: Path) -> None:
+    file = settings.file
+    if file is None:
+        configure_logs(level=settings.level, form=settings.format)
+        return
+    try:
+        opened = LogFile(file.path, max_bytes=file.max_size_mb * 1_000_000, max_backups=file.max_backups)
+    except OSError as error:
+        problem = f"{file.path} cannot be opened: {error.strerror}"
+        remedy = "write a file that this user may write, in a folder that is there"
+        raise ConfigRefused(problem, where=f"{source}: logging.file.path", remedy=remedy) from error
+    log = FileLog(opened, file.level, file.format)
+    configure_logs(level=settings.level, form=settings.format, stderr=settings.stderr, file=log)
 
 
 def _load_what_is_needed(settings: Settings, company: Company) -> None:

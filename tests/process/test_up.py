@@ -161,6 +161,34 @@ def test_what_init_writes_runs_as_it_is_a_stop_leaves_nothing_and_epochs_grow_at
     assert epochs[1] > epochs[0]
 
 
+def test_a_node_whose_log_is_a_file_tells_its_api_and_its_leaving_there_in_order_and_nothing_elsewhere(
+    folder: Path,
+) -> None:
+    settings = folder / "crewlet.yaml"
+    log = "logging:\n  stderr: false\n  file: {path: node.log, format: json}\n"
+    settings.write_text(settings.read_text().replace("logging:\n", log))
+    up = Up(folder)
+    up.until_ready()
+    url = up.facts["url"]
+    assert up.stop() == 0
+    told = [json.loads(line) for line in (folder / "node.log").read_text().splitlines()]
+    order = ("api_listening", "node_started", "engine_draining", "drain_complete", "api_stopped", "engine_stopped")
+    assert [line["event"] for line in told if line["event"] in order] == list(order)
+    assert next(line for line in told if line["event"] == "api_listening")["url"] == url
+    assert "api_listening" not in up.said() and "{" not in up.said()
+
+
+def test_a_log_file_that_cannot_be_opened_is_refused_in_a_sentence(folder: Path) -> None:
+    settings = folder / "crewlet.yaml"
+    log = "logging:\n  file: {path: no/such/folder/node.log}\n"
+    settings.write_text(settings.read_text().replace("logging:\n", log))
+    done = crewlet(folder, "up")
+    assert done.returncode == 78, done
+    path = folder / "no" / "such" / "folder" / "node.log"
+    assert f"logging.file.path: {path} cannot be opened: No such file or directory" in done.stderr
+    assert "Traceback" not in done.stderr and "starting it again" not in done.stderr
+
+
 def test_a_second_up_in_one_folder_is_refused_and_the_first_goes_on(up: Up) -> None:
     second = crewlet(up.folder, "up")
     assert second.returncode == 1

@@ -10,6 +10,7 @@ from crewlet.node.settings import (
     ApiSettings,
     ClusterSettings,
     CoordinationSettings,
+    LogFileSettings,
     LoggingSettings,
     NodeSettings,
     Settings,
@@ -44,6 +45,19 @@ def test_the_grace_of_a_removed_seats_mail_is_a_day_unless_it_says_otherwise() -
     assert read("").mail.removed_seat_grace_seconds == 24 * 3600
     assert read("mail: {removed_seat_grace_seconds: 90}").mail.removed_seat_grace_seconds == 90
     assert read("mail:").mail.removed_seat_grace_seconds == 24 * 3600
+
+
+def test_a_log_file_has_the_level_and_form_of_standard_error_unless_it_says_otherwise() -> None:
+    assert read("logging: {file: {path: log/crewlet.log}}").logging == LoggingSettings(
+        "info", "json", stderr=True, file=LogFileSettings(Path("/etc/crewlet/log/crewlet.log"), "info", "json", 100, 5)
+    )
+    text = (
+        "logging:\n  level: warning\n  format: console\n  stderr: false\n"
+        "  file: {path: /var/log/crewlet.log, level: debug, format: json, max_size_mb: 1, max_backups: 0}"
+    )
+    assert read(text).logging == LoggingSettings(
+        "warning", "console", stderr=False, file=LogFileSettings(Path("/var/log/crewlet.log"), "debug", "json", 1, 0)
+    )
 
 
 CLUSTER = """\
@@ -302,6 +316,18 @@ REFUSED = {
         "c.yaml:1: api.token: this is no usable secret; write visible ASCII characters without spaces.",
     ),
     "log level": ("logging: {level: warn}", "c.yaml:1: logging.level: 'warn' is not known here; write 'warning'."),
+    "log nowhere": (
+        "logging: {stderr: false}",
+        "c.yaml:1: logging.stderr: without standard error the log goes nowhere; write logging.file too.",
+    ),
+    "log file without a path": (
+        "logging: {file: {level: info}}",
+        "c.yaml:1: logging.file: 'path' is missing; write the file that takes the log.",
+    ),
+    "log file too small": (
+        "logging: {file: {path: c.log, max_size_mb: 0}}",
+        "c.yaml:1: logging.file.max_size_mb: '0' is not a whole number from 1 to 100000; write such a number.",
+    ),
     "time-out": (
         "startup_timeout_s: soon",
         "c.yaml:1: startup_timeout_s: 'soon' is not a number from 1 to 3600; write such a number.",

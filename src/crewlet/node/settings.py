@@ -14,6 +14,9 @@ from crewlet.node.settings_model import (
     ApiSettings,
     ClusterSettings,
     CoordinationSettings,
+    Level,
+    LogFileSettings,
+    LogForm,
     LoggingSettings,
     MailSettings,
     NodeSettings,
@@ -30,6 +33,7 @@ __all__ = [
     "ApiSettings",
     "ClusterSettings",
     "CoordinationSettings",
+    "LogFileSettings",
     "LoggingSettings",
     "MailSettings",
     "NodeSettings",
@@ -50,6 +54,8 @@ MAX_CONCURRENT_CEILING: Final = 10_000
 LEASE_TTL_RANGE_S: Final = (3, 3600)
 STARTUP_RANGE_S: Final = (1, 3600)
 GRACE_RANGE_S: Final = (1, 90 * 24 * 3600)
+LOG_SIZE_RANGE_MB: Final = (1, 100_000)
+LOG_BACKUPS_RANGE: Final = (0, 100)
 
 _NO_DISKS: Final = ("proc", "sys", "dev")
 
@@ -102,7 +108,7 @@ def parse_settings(text: str, path: Path, *, environ: Mapping[str, str] | None =
         coordination=coordination,
         stream=stream,
         api=document.read("api", _read_api, ApiSettings()),
-        logging=document.read("logging", _read_logging, LoggingSettings()),
+        logging=document.read("logging", lambda field: _read_logging(field, folder), LoggingSettings()),
         company=document.field.read(lambda _: _path(company, folder, DEFAULT_COMPANY), folder / DEFAULT_COMPANY),
         company_at=company.where if company else source,
         startup_timeout_s=document.read("startup_timeout_s", lambda field: field.number(*STARTUP_RANGE_S), 120.0),
@@ -245,14 +251,35 @@ def _read_mail(field: Field) -> MailSettings:
     return MailSettings(float(grace.integer(*GRACE_RANGE_S))) if grace else MailSettings()
 
 
-def _read_logging(field: Field) -> LoggingSettings:
-    block = field.block(("level", "format"))
-    level = block.read("level", lambda field: field.choice(("debug", "info", "warning", "error")), "info")
-    form = block.read("format", lambda field: field.choice(("json", "console")), "json")
-    return LoggingSettings(
-        level=cast(Literal["debug", "info", "warning", "error"], level),
-        format=cast(Literal["json", "console"], form),
+def _read_logging(field: Field, folder: Path) -> LoggingSettings:
+    block = field.block(("level", "format", "stderr", "file"))
+    level: Level = block.read("level", _read_level, "info")
+    form: LogForm = block.read("format", _read_form, "json")
+    file = block.read("file", lambda field: _read_log_file(field, folder, level, form), None)
+    stderr = block.read("stderr", lambda field: field.choice(("true", "false")) == "true", True)
+    if not stderr and block.get("file") is None:
+        block.at("stderr").refuse("without standard error the log goes nowhere", "write logging.file too")
+    return LoggingSettings(level, form, stderr, file)
+
+
+def _read_log_file(field: Field, folder: Path, level: Level, form: LogForm) -> LogFileSettings:
+    block = field.block(("path", "level", "format", "max_size_mb", "max_backups"))
+    path = block.require("path", "write the file that takes the log")
+    return LogFileSettings(
+        path=_path(path, folder, ""),
+        level=block.read("level", _read_level, level),
+        format=block.read("format", _read_form, form),
+        max_size_mb=block.read("max_size_mb", lambda field: field.integer(*LOG_SIZE_RANGE_MB), 100),
+        max_backups=block.read("max_backups", lambda field: field.integer(*LOG_BACKUPS_RANGE), 5),
     )
+
+
+def _read_level(field: Field) -> Level:
+    return cast(Level, field.choice(("debug", "info", "warning", "error")))
+
+
+def _read_form(field: Field) -> LogForm:
+    return cast(LogForm, field.choice(("json", "console")))
 
 
 def _path(field: Field | None, folder: Path, default: str) -> Path:

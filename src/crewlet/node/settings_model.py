@@ -115,12 +115,36 @@ class MailSettings:
     removed_seat_grace_seconds: float = 24 * 3600.0
 
 
+Level = Literal["debug", "info", "warning", "error"]
+LogForm = Literal["json", "console"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFileSettings:
+    """A file that takes the log.
+
+    Attributes:
+        path: absolute.
+        level, format: its own; as on standard error without them.
+        max_size_mb: how large it grows before it is moved aside.
+        max_backups: how many of those are kept.
+    """
+
+    path: Path
+    level: Level
+    format: LogForm
+    max_size_mb: int = 100
+    max_backups: int = 5
+
+
 @dataclass(frozen=True, slots=True)
 class LoggingSettings:
-    """Logs go to standard error."""
+    """Where the log goes: to standard error unless `stderr` is false, and to a file if there is one."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["json", "console"] = "json"
+    level: Level = "info"
+    format: LogForm = "json"
+    stderr: bool = True
+    file: LogFileSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,40 @@
-"""Structured logs of this process: one event a line, on stderr."""
+"""Structured logs of this process: one event a line, on stderr, in a file, or both."""
 
 import logging
 import sys
-from typing import Literal
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import structlog
 
+from crewlet.adapters.system.logfile import LogFile
+
+Form = Literal["json", "console"]
+
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_NAMED = {"critical": logging.CRITICAL, **_LEVELS}
 
 
-def configure_logs(*, level: str = "info", form: Literal["json", "console"] = "json") -> None:
+@dataclass(frozen=True, slots=True)
+class FileLog:
+    """A file beside stderr, or in its place. `level` and `form` are its own."""
+
+    file: LogFile
+    level: str
+    form: Form
+
+
+def configure_logs(
+    *, level: str = "info", form: Form = "json", stderr: bool = True, file: FileLog | None = None
+) -> None:
     """Send every event of this level and above to stderr.
 
     Args:
         level: `debug`, `info`, `warning` or `error`.
         form: `json` for machines, `console` for people.
+        stderr: False sends them to the file alone. What a process says as it is ended goes to stderr all the same.
+        file: where they go as well.
     """
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -22,18 +42,55 @@ def configure_logs(*, level: str = "info", form: Literal["json", "console"] = "j
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
-    if form == "json":
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    else:
-        # The plain formatter: the rich one prints local variables, which may hold secrets.
-        processors.append(
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        )
+    least = _LEVELS[level]
+    if file is not None:
+        processors.append(_IntoFile(file, stderr_level=_LEVELS[level] if stderr else None))
+        least = min(least, _LEVELS[file.level]) if stderr else _LEVELS[file.level]
     structlog.configure(
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        processors=[*processors, *_rendered(form, is_terminal=sys.stderr.isatty())],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     # Libraries that log through the standard module speak up only when something is wrong.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    if file is None:
+        logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    else:
+        logging.basicConfig(level=logging.WARNING, handlers=[_AsEvents()])
+
+
+def _rendered(form: Form, *, is_terminal: bool) -> list[structlog.typing.Processor]:
+    if form == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    # The plain formatter: the rich one prints local variables, which may hold secrets.
+    return [structlog.dev.ConsoleRenderer(colors=is_terminal, exception_formatter=structlog.dev.plain_traceback)]
+
+
+class _IntoFile:
+    """Writes an event to the file on its way to stderr, where it goes on or ends by the level there."""
+
+    def __init__(self, log: FileLog, *, stderr_level: int | None) -> None:
+        self._file = log.file
+        self._level = _LEVELS[log.level]
+        self._render = _rendered(log.form, is_terminal=False)
+        self._stderr_level = stderr_level
+
+    def __call__(self, logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        level = _NAMED.get(str(event.get("level")), logging.INFO)
+        if level >= self._level:
+            line: Any = dict(event)
+            for processor in self._render:
+                line = processor(logger, name, line)
+            self._file.write(f"{cast(str, line)}\n")
+        if self._stderr_level is None or level < self._stderr_level:
+            raise structlog.DropEvent
+        return event
+
+
+class _AsEvents(logging.Handler):
+    """What a library says through the standard module, as one more event."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger()
+        say = log.error if record.levelno >= logging.ERROR else log.warning
+        say("library_said", library=record.name, said=record.getMessage(), exc_info=record.exc_info)

@@ -1,0 +1,69 @@
+"""A file of log lines that is moved aside when it is full."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+
+class LogFile:
+    """Appends lines to a file. When it is full it becomes `NAME.1`, the one before `NAME.2`, and so on.
+
+    A line that cannot be written is lost, which is said on standard error, once until one can be written again: a full
+    disk ends no node.
+
+    Args:
+        max_bytes: how large it grows.
+        max_backups: how many full ones are kept; 0 keeps none.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._max_backups = max_backups
+        self._file = self._opened()
+        self._size = os.fstat(self._file.fileno()).st_size
+        self._is_failing = False
+
+    def write(self, line: str) -> None:
+        """Append one line, its end included."""
+        try:
+            size = len(line.encode("utf-8", "backslashreplace"))
+            if self._file.closed:  # it could not be turned over before
+                self._file = self._opened()
+            if self._size and self._size + size > self._max_bytes:
+                self._turn_over()
+            self._file.write(line)
+            self._file.flush()
+            self._size += size
+            self._is_failing = False
+        except (OSError, ValueError) as error:
+            if not self._is_failing:
+                print(f"crewlet: the log file {self._path} cannot be written: {error}", file=sys.stderr, flush=True)
+            self._is_failing = True
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _opened(self) -> TextIO:
+        # Whoever runs the node may read it, and nobody else: names and reasons of a company stand in it.
+        number = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return open(number, "a", encoding="utf-8", errors="backslashreplace")
+
+    def _turn_over(self) -> None:
+        self._file.close()
+        for number in range(self._max_backups - 1, 0, -1):
+            if (older := self._backup(number)).exists():
+                older.replace(self._backup(number + 1))
+        if self._max_backups:
+            self._path.replace(self._backup(1))
+        else:
+            self._path.unlink(missing_ok=True)
+        self._file = self._opened()
+        self._size = 0
+
+    def _backup(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
