@@ -9,6 +9,16 @@ from urllib.parse import urlsplit
 from crewlet.adapters.nats.translate import BrokerUnfit
 from crewlet.kit.refusal import ConfigRefused
 
+_CERTIFICATE_ALERTS = (
+    "ALERT_CERTIFICATE_REQUIRED",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+    "ALERT_CERTIFICATE_REVOKED",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_CERTIFICATE_UNKNOWN",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
@@ -107,6 +117,30 @@ def without_tls(url: str) -> BrokerUnfit:
         where="stream.tls",
         remedy="enable TLS on the broker, or remove stream.tls",
     )
+
+
+def certificate_refused(url: str, error: ssl.SSLError, *, is_named: bool) -> BrokerUnfit | None:
+    """The refusal where the broker's TLS alert is about our certificate, or about there being none; else None."""
+    if not any((error.reason or "").endswith(alert) for alert in _CERTIFICATE_ALERTS):
+        return None
+    refusal = BrokerUnfit(
+        f"the broker at {url} refuses the certificate of stream.tls.cert ({spoken(error)})"
+        if is_named
+        else f"the broker at {url} asks for a certificate, and none is named",
+        where="stream.tls.cert",
+        remedy="name one that the broker trusts, and its key as stream.tls.key",
+    )
+    refusal.__cause__ = error
+    return refusal
+
+
+def spoken(error: Exception | None) -> str:
+    """Why the broker could not be reached, in words."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error or "no answer") or repr(error)
 
 
 def not_trusted(url: str, error: ssl.SSLCertVerificationError) -> BrokerUnfit:

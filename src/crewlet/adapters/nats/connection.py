@@ -18,11 +18,13 @@ from nats.js.errors import NotFoundError
 
 from crewlet.adapters.nats.address import (
     BrokerAddress,
+    certificate_refused,
     check_can_sign,
     check_readable,
     check_urls,
     not_let_in,
     not_trusted,
+    spoken,
     tls_context,
     without_tls,
 )
@@ -243,7 +245,7 @@ class Connection:
                 raise self._refused.result()
             if work in done:
                 return work.result()
-            reason = str(self._last_error or "no answer") or repr(self._last_error)
+            reason = spoken(self._last_error)
             if left <= _SAY_SO_EVERY_S:
                 where = ", ".join(self._address.urls)
                 raise Unavailable(
@@ -335,6 +337,10 @@ class Connection:
             self._refuse(without_tls(self._url))
         elif isinstance(error, ssl.SSLCertVerificationError):
             self._refuse(not_trusted(self._url, error))
+        elif isinstance(error, ssl.SSLError):
+            refusal = certificate_refused(self._url, error, is_named=self._address.tls_cert is not None)
+            if refusal is not None:
+                self._refuse(refusal)
         _log.debug("broker_error", error=repr(error))
 
     async def _on_disconnected(self) -> None:
