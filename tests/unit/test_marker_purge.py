@@ -99,7 +99,7 @@ async def test_a_purge_that_takes_minutes_keeps_the_beat_of_its_duty_fresh() -> 
     last = duties.last("maintenance")
     assert last is not None and (last.outcome, last.detail) == (
         "done",
-        "1 mailboxes registered, 6399 markers purged from b",
+        "1 mailbox registered, 6399 markers purged from b",
     )
     await duties.stop()
 

@@ -8,6 +8,7 @@ from node_rig import TTL_S, Fleet
 from structlog.testing import capture_logs
 
 from crewlet.company.model import Company, Seat
+from crewlet.kit import wording
 from crewlet.mail import topics
 from crewlet.mail.pauses import Wish
 from crewlet.node.documents import TELL_AFTER_S
@@ -49,7 +50,7 @@ async def test_a_seat_that_nobody_holds_says_since_when_whether_it_was_given_bac
     (a, b) = (await node.fleet()).seats
     assert (a.node, a.free_since) == (None, released_at) and b.free_since is not None
     mail = await node.commands.seat_mail("a")
-    assert mail.why.endswith(f"(free since {released_at.isoformat(timespec='seconds')})")
+    assert mail.why.endswith(f"(free since {wording.instant(released_at)})")
     await fleet.clock.sleep(TTL_S)
     assert (await node.fleet()).seats[0].free_since is None
     await fleet.close()
