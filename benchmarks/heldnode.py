@@ -9,7 +9,7 @@ from crewlet.seats import allotment
 
 if __name__ == "__main__":
     # Before anything takes the limit from there.
-    setattr(allotment, "CLAIMS_PER_SWEEP", 1000)  # noqa: B010 -- it is final for everybody else
+    setattr(allotment, "CLAIM_LIMIT_PER_SWEEP", 1000)  # noqa: B010 -- it is final for everybody else
     from crewlet.cli import main
 
     sys.exit(main(["node", "--config", sys.argv[1]]))

@@ -72,7 +72,7 @@ def test_the_fleet_is_told_as_the_leases_tell_it(api: Served) -> None:
             "seats": 1,
             "expires_in": 41.5,
             "draining": False,
-            "withdrawn": False,
+            "seats_withdrawn": False,
         }
     ]
     assert fleet["seats"][0]["acquired_at"] == "2026-01-02T03:04:05Z"

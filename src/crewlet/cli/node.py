@@ -67,4 +67,4 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
 
 def _state(row: dict[str, Any]) -> str:
-    return "draining" if row.get("draining") else "withdrawn" if row.get("withdrawn") else "live"
+    return "draining" if row.get("draining") else "withdrawn" if row.get("seats_withdrawn") else "live"

@@ -104,7 +104,7 @@ def _node(lease: Lease, row: NodeRow, seats: Sequence[Lease], now: datetime) -> 
         seats=sum(seat.owner == lease.owner for seat in seats),
         expires_in=_seconds_left(lease, now),
         draining=lease.meta.get("draining") is True,
-        withdrawn=row.seats_withdrawn,
+        seats_withdrawn=row.seats_withdrawn,
     )
 
 

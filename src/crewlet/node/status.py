@@ -83,7 +83,7 @@ class NodeSnapshot:
     seats: int
     expires_in: float
     draining: bool = False
-    withdrawn: bool = False
+    seats_withdrawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

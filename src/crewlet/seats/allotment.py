@@ -12,8 +12,8 @@ from crewlet.company.model import Placement
 from crewlet.seats.placement import Plan
 
 SWEEP_INTERVAL_S: Final = 5.0
-CLAIMS_PER_SWEEP: Final = 4
-RELEASES_PER_SWEEP: Final = 2
+CLAIM_LIMIT_PER_SWEEP: Final = 4
+RELEASE_LIMIT_PER_SWEEP: Final = 2
 
 UnwantedReason = Literal["unserviceable", "role_gone", "placement"]
 

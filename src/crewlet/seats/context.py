@@ -14,7 +14,7 @@ from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Misuse
 from crewlet.ports.term import Term
 from crewlet.seats import admission
-from crewlet.seats.allotment import CLAIMS_PER_SWEEP, RELEASES_PER_SWEEP, SWEEP_INTERVAL_S
+from crewlet.seats.allotment import CLAIM_LIMIT_PER_SWEEP, RELEASE_LIMIT_PER_SWEEP, SWEEP_INTERVAL_S
 from crewlet.seats.allowance import Allowance
 from crewlet.seats.lease import ClaimResult
 from crewlet.seats.leases import LeaseStore
@@ -48,8 +48,8 @@ class HostConfig:
     labels: Mapping[str, str]
     sweep_interval_s: float = SWEEP_INTERVAL_S
     heartbeat_s: float | None = None
-    claims_per_sweep: int = CLAIMS_PER_SWEEP
-    releases_per_sweep: int = RELEASES_PER_SWEEP
+    claims_per_sweep: int = CLAIM_LIMIT_PER_SWEEP
+    releases_per_sweep: int = RELEASE_LIMIT_PER_SWEEP
     handoff_wait_s: float = 600.0
 
     def __post_init__(self) -> None:

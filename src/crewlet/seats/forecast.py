@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crewlet.company.model import Placement, Seat
-from crewlet.seats.allotment import CLAIMS_PER_SWEEP
+from crewlet.seats.allotment import CLAIM_LIMIT_PER_SWEEP
 from crewlet.seats.noderow import NodeRow
 from crewlet.seats.placement import Group, Plan, plan
 
@@ -156,7 +156,7 @@ class _Taker:
 
     def sweep(self, free: Mapping[Placement, deque[str]]) -> bool:
         """One pass; whether it took anything."""
-        left = CLAIMS_PER_SWEEP
+        left = CLAIM_LIMIT_PER_SWEEP
         while left and self._open:
             group = self._open[0]
             seats, count = free[group.placement], self.counts.get(group.placement, 0)
@@ -166,7 +166,7 @@ class _Taker:
             left -= won
             if count + won >= group.share or not seats:
                 self._open.popleft()  # full, or nothing of it is left for anybody
-        return left < CLAIMS_PER_SWEEP
+        return left < CLAIM_LIMIT_PER_SWEEP
 
 
 def _groups_of(row: NodeRow, division: Plan) -> list[Group]:

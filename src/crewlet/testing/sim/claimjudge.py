@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from crewlet.company.model import Company
-from crewlet.seats.allotment import CLAIMS_PER_SWEEP, SWEEP_INTERVAL_S
+from crewlet.seats.allotment import CLAIM_LIMIT_PER_SWEEP, SWEEP_INTERVAL_S
 from crewlet.seats.pace import EARLY_CLAIMS
 from crewlet.testing.sim.loop import Process
 
@@ -20,7 +20,7 @@ _SWEEP_S = 30.0
 _CLAIM_S = 10.0
 """A claim that has begun may still have questions to ask before it writes. What it wins is handed straight back."""
 
-_AT_ONCE = 2 * CLAIMS_PER_SWEEP + EARLY_CLAIMS
+_AT_ONCE = 2 * CLAIM_LIMIT_PER_SWEEP + EARLY_CLAIMS
 """In any interval: the end of one pass, the beginning of the next, and the early ones."""
 
 

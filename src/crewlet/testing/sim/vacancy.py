@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from crewlet.company.model import Seat
-from crewlet.seats.allotment import CLAIMS_PER_SWEEP, SWEEP_INTERVAL_S
+from crewlet.seats.allotment import CLAIM_LIMIT_PER_SWEEP, SWEEP_INTERVAL_S
 
 _SLACK_S = 3.0
 
@@ -62,7 +62,7 @@ class Vacancies:
         if not self._is_settled(scene) or as_now != self._settled_as:
             self._settled_as, self._settled_since, self._free_at_once = as_now, now, 0
         self._free_at_once = max(self._free_at_once, len(self._free_since))
-        sweeps = -(-self._free_at_once // CLAIMS_PER_SWEEP)
+        sweeps = -(-self._free_at_once // CLAIM_LIMIT_PER_SWEEP)
         for handle, free_since in self._free_since.items():
             waited_s = now - max(free_since, self._settled_since)
             if waited_s > sweeps * SWEEP_INTERVAL_S + _SLACK_S:
