@@ -34,12 +34,14 @@ class Desk(ToolServers):
 
     Attributes:
         start_s: how long each start takes.
+        silent: names of servers that say nothing for the five minutes that a document may give them.
         broken: names of servers that do not start.
         unproven: ends are not proven while this holds.
     """
 
     clock: VirtualClock
     start_s: float = 0.0
+    silent: set[str] = field(default_factory=set[str])
     broken: set[str] = field(default_factory=set[str])
     unproven: bool = False
     made: "list[Served]" = field(default_factory=list["Served"])
@@ -77,7 +79,7 @@ class Served(ToolServer):
     async def start(self) -> None:
         self.was_starting_at = self.desk.clock.elapsed()
         self.logs_with = get_contextvars()
-        await self.desk.clock.sleep(self.desk.start_s)
+        await self.desk.clock.sleep(300.0 if self.name in self.desk.silent else self.desk.start_s)
         if self.name in self.desk.broken:
             raise ToolServerNotStarted(f"the tool server {self.name} did not start: it exited with code 3")
         self.is_up = True
@@ -251,6 +253,23 @@ async def test_at_most_eight_servers_of_a_node_start_at_once() -> None:
     starts = [round(server.was_starting_at - began_at) for server in desk.made if server.was_starting_at is not None]
     assert starts == [0] * 8 + [1] * 4
     await fleet.close()
+
+
+@in_virtual_time
+async def test_servers_that_say_nothing_keep_other_seats_from_their_tools_for_seconds_only() -> None:
+    silent = [f"s{number}" for number in range(16)]
+    tools = {"a": tuple(_program(name) for name in silent), "b": (_program("x"),)}
+    fleet, desk = _fleet("a", "b", tools=tools)
+    desk.silent.update(silent)
+    began_at = fleet.clock.elapsed()
+    await fleet.node("n1")
+    await fleet.send("b", "one")
+    await fleet.until(lambda: fleet.finished("one"), "the mail of the other seat was worked")
+    starts = [server.was_starting_at - began_at for server in desk.made if server.was_starting_at is not None]
+    assert desk.made[-1].name == "x" and len(starts) == 17
+    assert max(starts) <= 10.0
+    await fleet.close()
+    assert desk.running() == []
 
 
 @in_virtual_time

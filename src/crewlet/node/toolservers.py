@@ -6,6 +6,7 @@ stood for is in the server's own environment or headers afterwards, and nowhere 
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from structlog.contextvars import bound_contextvars
@@ -17,6 +18,8 @@ from crewlet.ports.tools import HttpServer, StdioServer, ToolServer, ToolServerN
 
 STARTS_AT_ONCE: Final = 8
 """Servers of this node that are being started at any time: a takeover of many seats must not start hundreds at once."""
+STARTS_COUNT_FOR_S: Final = 5.0
+"""A start that takes longer counts no more: servers that say nothing must not keep other seats from their own."""
 
 
 class SeatTools:
@@ -107,7 +110,11 @@ class SeatTools:
             raise errors.exceptions[0] from None
 
     async def _start_one(self, server: ToolServer) -> None:
-        async with self._starting:
+        await self._starting.acquire()
+        with ExitStack() as slot:
+            slot.callback(self._starting.release)
+            counted = asyncio.get_running_loop().call_later(STARTS_COUNT_FOR_S, slot.close)
+            slot.callback(counted.cancel)
             await server.start()
 
     def _spec(self, server: ToolProgram | ToolSite) -> ToolServerSpec:
