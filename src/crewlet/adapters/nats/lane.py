@@ -38,6 +38,11 @@ class Lane:
     def clock(self) -> Clock:
         return self._connection.clock
 
+    @property
+    def breaks(self) -> int:
+        """How often the connection has broken; see `Connection.breaks`."""
+        return self._connection.breaks
+
     async def request(
         self,
         subject: str,

@@ -2,10 +2,14 @@
 
 An answer that was lost is never guessed. The server's own answers decide, and where one server names the sequence that
 is in the way, the id of the record lying there tells whose it is.
+
+What one connection carries takes effect in order, so an answer settles every try that left over it before. One that
+left over a connection that broke may still lie with the server: it is nobody's refusal while it could land.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +34,8 @@ MSG_ID = "Nats-Msg-Id"
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.2
+
+T = TypeVar("T")
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):
@@ -90,11 +96,11 @@ async def settle(lane: Lane, write: Write, *, budget_s: float) -> WriteResult:
 
     Cancellation: as good as Unknown.
     """
-    started = lane.clock.elapsed()
+    started, over = lane.clock.elapsed(), lane.breaks
     step = await _send(lane, write, write.expect, budget_s, budget_s)
     if isinstance(step, Done):
         return step
-    return await _Settling(lane, write, budget_s, started).run(step)
+    return await _Settling(lane, write, budget_s, started).run(step, over)
 
 
 async def _send(lane: Lane, write: Write, expect: int, budget_s: float, left_s: float) -> Done | Conflict | Undecided:
@@ -133,13 +139,17 @@ class _Settling:
         self._expect = write.expect
         self._ids = {_id(write, write.expect)}
         self._may_be_in = False
+        self._loose: list[tuple[int, int]] = []  # tries without an answer: what they expect, and the breaks before them
+        self._over: int | None = None
 
-    async def run(self, first: Conflict | Undecided) -> WriteResult:
-        step: Done | Refused | Conflict | Undecided | None = first
+    async def run(self, first: Conflict | Undecided, over: int) -> WriteResult:
+        step: Done | Refused | Conflict | Undecided | None = self._note(first, over)
         pause_s = _FIRST_PAUSE_S
         while True:
             if isinstance(step, Conflict):
                 step = await self._resolve(step.actual)
+            if isinstance(step, Refused) and self._may_arrive(step.actual or 0):
+                return Unknown("an earlier try, over a connection that broke, may still arrive")
             if isinstance(step, Done | Refused):
                 return step
             if step is not None:
@@ -158,7 +168,25 @@ class _Settling:
 
     async def _again(self) -> Done | Conflict | Undecided:
         self._ids.add(_id(self._write, self._expect))
-        return await _send(self._lane, self._write, self._expect, self._budget_s, self._left_s())
+        over = self._lane.breaks
+        return self._note(await _send(self._lane, self._write, self._expect, self._budget_s, self._left_s()), over)
+
+    def _note(self, step: T, over: int) -> T:
+        """Note over which connection a try left: `over` breaks were counted before, and it may have waited its turn."""
+        if isinstance(step, Undecided):
+            if step.may_be_in:
+                self._loose.append((self._expect, over))
+        else:
+            self._over = over if self._lane.breaks == over else None
+        return step
+
+    def _may_arrive(self, actual: int) -> bool:
+        """Whether a try that no answer has settled could still land, with the subject's newest sequence at `actual`.
+
+        That sequence comes back to no number, unless the bucket is made anew. It comes back to nothing at any time: a
+        record ages out, and its marker is forgotten.
+        """
+        return any(over != self._over and (expect == 0 or expect > actual > 0) for expect, over in self._loose)
 
     async def _resolve(self, actual: int) -> Done | Refused | Undecided | None:
         """Whose record is in the way. None: the write goes out again at once, under a new expectation."""
@@ -187,9 +215,10 @@ class _Settling:
         return Refused(actual)
 
     async def _is_gone(self) -> Refused | Undecided:
-        """A server has nothing of the key. Of several, one that does not know the writer's own last write is behind."""
+        """A server has nothing of the key. One that does not know the writer's own last write is behind, or has a
+        bucket that was made anew, which may come to that sequence again."""
         write = self._write
-        if not write.is_replicated:
+        if not write.is_replicated and not any(over != self._over for _, over in self._loose):
             return Refused(None)
         try:
             timeout_s = _try_s(self._budget_s, self._left_s())
