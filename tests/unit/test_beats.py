@@ -94,6 +94,22 @@ def test_a_pass_that_waits_is_as_old_as_what_it_waits_for() -> None:
     assert worst is not None and worst.seconds == 30
 
 
+def test_a_loop_that_is_two_beats_late_is_shown_as_stalled_and_one_that_has_ended_is_not() -> None:
+    hand = Hand()
+    beats = Beats(hand, 45.0)
+    heartbeat, sweep = beats.of("heartbeat"), beats.of("sweep")
+    assert beats.stall_s() is None
+    heartbeat.stamp()
+    sweep.stamp()
+    hand.now += 2.0
+    assert beats.stall_s() is None
+    hand.now += 10.0
+    sweep.stamp()
+    assert beats.stall_s() == 12.0
+    heartbeat.stop()
+    assert beats.stall_s() is None
+
+
 @pytest.mark.proves("WD-06")
 async def test_a_disarmed_watchdog_lets_a_stop_take_as_long_as_it_needs() -> None:
     hand, exits = Hand(), Exits()

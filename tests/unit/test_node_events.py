@@ -7,6 +7,17 @@ from crewlet.testing.virtual import in_virtual_time
 
 
 @in_virtual_time
+async def test_a_loop_that_has_stopped_turning_is_in_the_health_of_its_node_and_one_that_turns_is_not() -> None:
+    fleet = Fleet(("ann",))
+    node = await fleet.node("n1")
+    await fleet.clock.sleep(300.0)
+    assert node.health().stall_lag_seconds is None
+    node.beats.of("heartbeat").stamp(fleet.clock.elapsed() - 20.0)
+    assert node.health().stall_lag_seconds == 20.0
+    await fleet.close()
+
+
+@in_virtual_time
 async def test_a_node_tells_its_seats_and_its_leaving_in_order() -> None:
     fleet = Fleet(("ann",), roles=frozenset({"seats", "workers"}))
     with structlog.testing.capture_logs() as logs:

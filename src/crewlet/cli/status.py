@@ -48,6 +48,7 @@ def _of_node(client: NodeClient, health: Mapping[str, Any], refusal: NodeRefused
         "since": instant(health["started_at"]),
         "turns running": health["in_flight"],
         "seats here": ", ".join(health["seats"]) or "none",
+        "stalled": f"{lag_s:.0f}s" if (lag_s := health.get("stall_lag_seconds")) is not None else None,
         "unproven": _ages(health.get("unproven_seconds")),
         **_seats_in_trouble(health),
     }

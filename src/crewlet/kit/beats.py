@@ -89,3 +89,8 @@ class Beats:
         """The live loop that has not turned for longest; None when no loop is live."""
         oldest = min(list(self._beats.values()), key=Beat.stamped_at, default=None)
         return Lag(oldest.name, oldest.lag_s()) if oldest is not None and oldest.is_live else None
+
+    def stall_s(self) -> float | None:
+        """How long the worst live loop has not turned, where that is more than two beats; else None."""
+        worst = self.worst()
+        return round(worst.seconds, 3) if worst is not None and worst.seconds > 2 * self.beat_s else None

@@ -366,6 +366,7 @@ class Node:
             has_presence=self.host.presence_held(),
             id_held_by=self.host.id_rival(),
             lease_ttl_s=self.leases.ttl_s,
+            stall_lag_seconds=self.beats.stall_s(),
             unproven_seconds=dict(self.host.unproven_seconds()) or None,
             nodes=self.host.live_nodes,
             last_error=dict(self.seats.last_error()) or None,

@@ -20,6 +20,8 @@ class HealthSnapshot:
         in_flight: turns running now.
         shutting_down: a drain has begun.
         seats: handles held and proven, sorted.
+        stall_lag_seconds: for how long the worst loop here has not turned; None while all turn. Past the lease TTL the
+            watchdog ends the process.
         unproven_seconds: by handle, for how long a teardown has been failing; None with none.
         nodes: live nodes at the last roster that could be read; None before the first.
         lease_ttl_s: the TTL in force.
@@ -46,6 +48,7 @@ class HealthSnapshot:
     lease_ttl_s: float
     has_presence: bool = True
     id_held_by: str | None = None
+    stall_lag_seconds: float | None = None
     unproven_seconds: Mapping[str, float] | None = None
     nodes: int | None = None
     last_error: Mapping[str, str] | None = None
