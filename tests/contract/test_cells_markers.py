@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from cells_worlds import NatsWorld
@@ -18,7 +19,7 @@ from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.ports.cells import BucketSpec, Cells
 from crewlet.ports.errors import Unavailable
 from crewlet.testing.brokers import Server
-from crewlet.testing.contracts.cells import done, forget_removed
+from crewlet.testing.contracts.cells import done, forget_removed, value_of
 from crewlet.testing.faulty_link import Frame
 
 pytestmark = pytest.mark.real
@@ -118,12 +119,32 @@ async def test_a_key_written_again_before_its_marker_is_purged_stays(
         done(await cells.remove(key, expect=done(await cells.create(key, b"1"))))
     written: list[int] = []
 
-    async def written_first(lane: Lane, stream: str, found: list[StoredMessage], *args: object, **how: float) -> int:
+    async def written_first(lane: Lane, stream: str, found: list[StoredMessage], *args: Any, **how: Any) -> int:
         assert len(found) == 2
         written.append(done(await cells.create("k", b"2")))
-        return await markers.purge_all(lane, stream, found, still, **how)
+        return await markers.purge_all(lane, stream, found, *args, **how)
 
     monkeypatch.setattr(module, "purge_all", written_first)
     assert await cells.purge_markers(0.0, still) == 1
     entry = await cells.read("k")
     assert entry is not None and ([entry.revision], entry.value) == (written, b"2")
+
+
+async def test_a_key_of_a_bucket_that_was_made_anew_meanwhile_stays(
+    nats: NatsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, name = await nats.connect(), nats.name("anew")
+    store = NatsCells(connection, entropy=SystemEntropy())
+    cells = await store.open(BucketSpec(name))
+    done(await cells.remove("k", expect=done(await cells.create("k", b"1"))))
+
+    async def made_anew_first(*args: Any, **how: Any) -> int:
+        await ask(connection, f"STREAM.DELETE.KV_{name}")
+        anew = await store.open(BucketSpec(name))
+        assert done(await anew.create("k", b"2")) == 1
+        return await markers.purge_all(*args, **how)
+
+    monkeypatch.setattr(module, "purge_all", made_anew_first)
+    with pytest.raises(Unavailable, match="made anew"):
+        await cells.purge_markers(0.0, still)
+    assert await value_of(cells, "k") == b"2"

@@ -35,6 +35,7 @@ class Broker:
     def __init__(self, count: int, clock: Clock) -> None:
         self.left = {f"$KV.b.seat.{number:05}": number + 1 for number in range(count)}
         self.fates: deque[Exception | str] = deque()
+        self.checks: deque[Unavailable | None] = deque()
         self.answer_s = 0.0
         self.asked = 0
         self._clock = clock
@@ -63,7 +64,12 @@ class Broker:
         return PurgeAnswer(success=True, purged=int(was_there))
 
     async def purge(self, turned: Callable[[], None] = lambda: None) -> int:
-        return await purge_all(self.lane, "KV_b", self.markers, turned, timeout_s=TIMEOUT_S)
+        return await purge_all(self.lane, "KV_b", self.markers, turned, check=self.check, timeout_s=TIMEOUT_S)
+
+    async def check(self) -> None:
+        """That it is the bucket in which the markers were found, until `checks` says otherwise."""
+        if self.checks and (problem := self.checks.popleft()) is not None:
+            raise problem
 
 
 class Marked(FaultyCells):
@@ -156,6 +162,15 @@ async def test_a_broker_that_is_silent_to_a_whole_batch_is_asked_for_no_other() 
 
 
 @in_virtual_time
+async def test_nothing_more_is_purged_where_the_bucket_may_be_another() -> None:
+    broker = Broker(3 * AT_ONCE, VirtualClock())
+    broker.checks.extend([None, Unavailable("made anew")])
+    with pytest.raises(Unavailable, match=f"{AT_ONCE} of {3 * AT_ONCE} purged: made anew"):
+        await broker.purge()
+    assert broker.asked == AT_ONCE
+
+
+@in_virtual_time
 async def test_a_defect_is_no_silence() -> None:
     broker = Broker(3 * AT_ONCE, VirtualClock())
     broker.fates.append(KeyError("a defect"))
@@ -169,5 +184,5 @@ async def test_what_was_purged_meanwhile_or_written_again_is_not_counted() -> No
     markers = broker.markers
     broker.left.pop(markers[0].subject)
     broker.left[markers[1].subject] = 17
-    assert await purge_all(broker.lane, "KV_b", markers, lambda: None, timeout_s=TIMEOUT_S) == 1
+    assert await purge_all(broker.lane, "KV_b", markers, lambda: None, check=broker.check, timeout_s=TIMEOUT_S) == 1
     assert broker.left == {markers[1].subject: 17}

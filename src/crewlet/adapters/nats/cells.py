@@ -265,10 +265,10 @@ class NatsBucket(Cells):
         _, newest = await self._survey(prefix)
         return [self._entry(message) for message in newest if not message.is_marker]
 
-    async def _survey(self, prefix: str) -> "tuple[datetime, list[StoredMessage]]":
-        """The leader's clock, and then of each key that it names the newest message, markers included, in order."""
+    async def _survey(self, prefix: str) -> "tuple[StreamAnswer, list[StoredMessage]]":
+        """What the leader says, and then of each key that it names the newest message, markers included, in order."""
         wanted = {"subjects_filter": f"{self._subjects}{prefix}>"}
-        now, answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
+        _, answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
         state = answer.state
         subjects = sorted(state.subjects or ())
         if len(subjects) < answer.total:
@@ -283,15 +283,23 @@ class NatsBucket(Cells):
         if missing:
             newest += await self._read_all(missing)
             newest.sort(key=lambda message: message.subject)
-        return now, newest
+        return answer, newest
 
     async def purge_markers(self, older_than_s: float, turned: Callable[[], None]) -> int:
         """See `Cells.purge_markers`. Where the server ages markers by itself there is seldom one so old."""
-        now, newest = await self._survey("")
+        answer, newest = await self._survey("")
+        assert answer.ts is not None
         turned()
-        oldest = now - timedelta(seconds=older_than_s)
+        oldest = answer.ts - timedelta(seconds=older_than_s)
         markers = [message for message in newest if message.is_marker and message.time <= oldest]
-        return await purge_all(self._lane, self._stream, markers, turned, timeout_s=self._budget_s / 2)
+        timeout_s = self._budget_s / 2
+
+        async def check() -> None:
+            _, found = await self._info({}, timeout_s / 2, timeout_s / 2)
+            if found.created is None or found.created != answer.created:
+                raise Unavailable(f"the bucket {self.name} was made anew meanwhile")
+
+        return await purge_all(self._lane, self._stream, markers, turned, check=check, timeout_s=timeout_s)
 
     async def _read_all(self, subjects: Sequence[str]) -> "list[StoredMessage]":
         """Read keys from the leader, many at once and without a task for each."""

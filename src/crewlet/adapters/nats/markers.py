@@ -1,7 +1,7 @@
 """Forgetting the marks that removed keys leave in a bucket, some of them side by side."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from crewlet.adapters.nats.lane import Lane
 from crewlet.adapters.nats.translate import ApiError, PurgeAnswer, StoredMessage
@@ -12,14 +12,23 @@ AT_ONCE = 64
 
 
 async def purge_all(
-    lane: Lane, stream: str, markers: Sequence[StoredMessage], turned: Callable[[], None], *, timeout_s: float
+    lane: Lane,
+    stream: str,
+    markers: Sequence[StoredMessage],
+    turned: Callable[[], None],
+    *,
+    check: Callable[[], Awaitable[None]],
+    timeout_s: float,
 ) -> int:
     """Purge each marker at its own sequence, so that a newer write of its key stays. Returns how many went.
 
     One that fails keeps none of the others, unless all of a batch fail: then nobody is there to ask.
 
     Args:
-        turned: called after each batch, which takes twice `timeout_s` at most.
+        turned: called after each batch, which takes three times `timeout_s` at most.
+        check: awaited right before each batch is sent, for `timeout_s` at most. Raises Unavailable where the stream is
+            not known to be the one that the markers were found in: one that was made anew gives sequences out again,
+            and a purge names nothing else.
         timeout_s: for a request's turn, and for its answer.
 
     Raises:
@@ -31,6 +40,11 @@ async def purge_all(
     for first in range(0, len(markers), AT_ONCE):
         batch = markers[first : first + AT_ONCE]
         failed = len(problems)
+        try:
+            await check()
+        except Unavailable as error:
+            problems.append(error)
+            break
         purging = (_purge(lane, stream, marker, timeout_s) for marker in batch)
         for answer in await asyncio.gather(*purging, return_exceptions=True):
             if isinstance(answer, Unavailable):

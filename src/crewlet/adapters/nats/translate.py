@@ -137,8 +137,15 @@ class StreamConfig(msgspec.Struct, frozen=True):
 
 
 class StreamAnswer(Answer, frozen=True):
-    """The answer to a stream's creation, update or info. `ts` is the server's clock, `total` counts subjects."""
+    """The answer to a stream's creation, update or info.
 
+    Attributes:
+        created: when the stream was made; another one of its name has another.
+        ts: the server's clock.
+        total: counts subjects.
+    """
+
+    created: datetime | None = None
     config: StreamConfig | None = None
     state: StreamState = StreamState()
     ts: datetime | None = None
