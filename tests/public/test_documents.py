@@ -39,6 +39,16 @@ def _tests_in(name: str) -> str:
     return "".join(f"{file.name}\n{file.read_text(encoding='utf-8')}" for file in files).lower()
 
 
+def test_every_event_of_the_logs_catalogue_is_logged_by_the_code_and_none_stands_there_twice() -> None:
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "src/crewlet").rglob("*.py"))
+    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs/log.md").read_text("utf-8"), re.MULTILINE)
+    events = [event for row in rows for event in re.findall(r"`([^`]+)`", row)]
+    assert len(events) > 200 and sorted(set(events)) == sorted(events)
+    made = {"schedule_skipped_paused", "schedule_skipped_catchup", "schedule_refused"}
+    assert [event for event in events if f'"{event}"' not in code and event not in made] == []
+    assert 'f"schedule_{fire.state}"' in code
+
+
 def test_no_document_or_module_names_a_place_of_one_machine() -> None:
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]:
         assert not re.search(r"/(work|root)/", path.read_text(encoding="utf-8")), path
