@@ -4,13 +4,13 @@ import asyncio
 import re
 import resource
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import pytest
 from hostile_kit import Listening
 from process_kit import ENV, children, is_running, python, until
 from structlog.testing import capture_logs
+from toolserver_kit import started_program
 
 from crewlet.adapters.mcp import McpServers
 from crewlet.adapters.process import LocalPrograms
@@ -28,19 +28,9 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 MIB = 1_048_576
 
 
-@asynccontextmanager
-async def _started(how: str, *, call_s: float = 30.0) -> AsyncGenerator[ToolServer]:
-    """A hostile server, ended afterwards; nothing of it is left, dead or alive."""
-    before, programs = children(), LocalPrograms()
-    spec = ToolServerSpec("raw", StdioServer(python("hostile.py", how), ENV), call_s, 30.0)
-    server = McpServers(programs, first_pause_s=0.01).server(spec)
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.end()
-    assert programs.running == frozenset()
-    assert children() <= before
+def _started(how: str, *, call_s: float = 30.0) -> AbstractAsyncContextManager[ToolServer]:
+    """A hostile server, ended afterwards."""
+    return started_program(ToolServerSpec("raw", StdioServer(python("hostile.py", how), ENV), call_s, 30.0))
 
 
 async def _told(server: ToolServer) -> str:

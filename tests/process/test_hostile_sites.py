@@ -12,10 +12,9 @@ from hostile_kit import Listening
 from process_kit import until
 from site_kit import Ask, Site, json_answer, on_loopback
 from structlog.testing import capture_logs
+from toolserver_kit import started_site
 
-from crewlet.adapters.mcp import McpServers
 from crewlet.adapters.mcp.intake import MAX_UNANSWERED
-from crewlet.adapters.process import LocalPrograms
 from crewlet.ports.tools import HttpServer, ToolServer, ToolServerNotStarted, ToolServerSpec, ToolUnavailable
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -34,13 +33,8 @@ async def _started(site: Site, *, call_s: float = 30.0) -> AsyncGenerator[ToolSe
     async with on_loopback(site) as url:
         transport = HttpServer(url, {"Authorization": f"Bearer {SECRET}"})
         spec = ToolServerSpec("web", transport, call_s, 30.0, frozenset({SECRET}))
-        server = McpServers(LocalPrograms(), first_pause_s=0.01).server(spec)
-        try:
-            await server.start()
+        async with started_site(spec) as server:
             yield server
-        finally:
-            await server.end()
-        await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool server")])
 
 
 async def _told(server: ToolServer) -> str:

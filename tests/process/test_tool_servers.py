@@ -3,14 +3,14 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from process_kit import ENV, children, is_running, python, until
 from structlog.testing import capture_logs
+from toolserver_kit import started_program
 
 from crewlet.adapters.mcp import McpServers
 from crewlet.adapters.process import LocalPrograms
@@ -34,20 +34,6 @@ def _real(folder: Path) -> ToolServerSpec:
     return ToolServerSpec("nasty", transport, 60.0, 60.0, frozenset({SECRET}))
 
 
-@asynccontextmanager
-async def _started(spec: ToolServerSpec, *, first_pause_s: float = 0.01) -> AsyncGenerator[ToolServer]:
-    """A server, ended afterwards; nothing of it is left, dead or alive."""
-    before, programs = children(), LocalPrograms()
-    server = McpServers(programs, first_pause_s=first_pause_s).server(spec)
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.end()
-    assert programs.running == frozenset()
-    assert children() <= before
-
-
 async def _call(server: ToolServer, tool: str, **arguments: Any) -> str:
     answer = await server.call(f"{server.name}__{tool}", arguments, meta={})
     assert not answer.is_error, answer.text
@@ -59,7 +45,7 @@ def _running(server: ToolServer) -> Callable[[], bool]:
 
 
 async def test_a_server_of_the_mcp_package_offers_its_tools_and_nothing_of_it_outlives_its_end(tmp_path: Path) -> None:
-    async with _started(_real(tmp_path)) as server:
+    async with started_program(_real(tmp_path)) as server:
         infos = {info.name: info for info in server.tools}
         echo, key, variable = infos["nasty__echo"], infos["nasty__key"], infos["nasty__variable"]
         assert (echo.is_read_only, echo.is_open_world) == (True, False)
@@ -104,7 +90,7 @@ async def test_a_server_of_the_mcp_package_offers_its_tools_and_nothing_of_it_ou
 
 
 async def test_a_server_that_is_ended_in_a_call_takes_its_children_along_and_is_called_no_more() -> None:
-    async with _started(_raw("forks")) as server:
+    async with started_program(_raw("forks")) as server:
         left = int(await _call(server, "t"))
         waiting = asyncio.create_task(server.call("raw__t", {}, meta={}))
         await asyncio.sleep(0)
@@ -118,7 +104,7 @@ async def test_a_server_that_is_ended_in_a_call_takes_its_children_along_and_is_
 
 async def test_a_server_that_dies_in_a_call_is_started_again_and_says_so() -> None:
     with capture_logs() as logs:
-        async with _started(_raw("dies", env={"SECRET": SECRET}), first_pause_s=0.2) as server:
+        async with started_program(_raw("dies", env={"SECRET": SECRET}), first_pause_s=0.2) as server:
             for _ in range(2):
                 with pytest.raises(
                     ToolUnavailable, match=r"it exited with code 5; it said: ready dying with \[redacted\]"
@@ -134,7 +120,7 @@ async def test_a_server_that_dies_in_a_call_is_started_again_and_says_so() -> No
 
 
 async def test_a_server_that_freezes_is_found_out_by_a_call_and_started_again() -> None:
-    async with _started(_raw("freezes", call_s=0.5)) as server:
+    async with started_program(_raw("freezes", call_s=0.5)) as server:
         with pytest.raises(ToolUnavailable, match=r"it did not answer within 0.5 s"):
             await server.call("raw__t", {}, meta={})
         await until(lambda: server.trouble is not None)
@@ -147,7 +133,7 @@ async def test_a_server_that_cannot_be_started_again_is_tried_later_and_later(tm
     script = f"test -e {flag} && exit 9; touch {flag}; exec {' '.join(python('rawtools.py', 'dies'))}"
     spec = ToolServerSpec("raw", StdioServer(("sh", "-c", script), ENV))
     with capture_logs() as logs:
-        async with _started(spec) as server:
+        async with started_program(spec) as server:
             with pytest.raises(ToolUnavailable, match="it exited with code 5"):
                 await server.call("raw__t", {}, meta={})
             await until(lambda: [event["event"] for event in logs].count("tool_server_gone") >= 4)
@@ -157,13 +143,13 @@ async def test_a_server_that_cannot_be_started_again_is_tried_later_and_later(tm
 
 
 async def test_pages_of_tools_are_put_together_and_of_equal_names_the_first_counts() -> None:
-    async with _started(_raw("pages")) as server:
+    async with started_program(_raw("pages")) as server:
         assert [info.name for info in server.tools] == ["raw__t0", "raw__same", "raw__t1", "raw__t2"]
 
 
 async def test_what_a_program_prints_beside_the_protocol_is_passed_over() -> None:
     with capture_logs() as logs:
-        async with _started(_raw("prints")) as server:
+        async with started_program(_raw("prints")) as server:
             assert await _call(server, "t") == "fine"
     assert [event["bytes"] for event in logs if event["event"] == "tool_server_bad_line"] == [21]
     assert "Welcome" not in str(logs)
@@ -183,21 +169,21 @@ async def test_what_a_program_prints_beside_the_protocol_is_passed_over() -> Non
 )
 async def test_a_server_that_cannot_be_used_is_not_started_and_nothing_is_left_of_it(mode: str, says: str) -> None:
     with pytest.raises(ToolServerNotStarted, match=f"the tool server raw did not start: {says}"):
-        async with _started(_raw(mode)):
+        async with started_program(_raw(mode)):
             pass
 
 
 @pytest.mark.parametrize("mode", ["slow", "mute"])
 async def test_a_server_that_takes_too_long_is_not_started(mode: str) -> None:
     with pytest.raises(ToolServerNotStarted, match=r"it did not name its tools within 0.5 s"):
-        async with _started(_raw(mode, start_s=0.5)):
+        async with started_program(_raw(mode, start_s=0.5)):
             pass
 
 
 async def test_a_program_that_is_not_there_is_named() -> None:
     spec = ToolServerSpec("raw", StdioServer(("no-such-server",), ENV))
     with pytest.raises(ToolServerNotStarted, match="raw did not start: no-such-server was not found"):
-        async with _started(spec):
+        async with started_program(spec):
             pass
 
 
@@ -214,13 +200,13 @@ async def test_a_start_that_is_given_up_half_way_leaves_nothing_once_it_was_ende
 
 
 async def test_a_binary_answer_is_no_answer_and_the_reason_is_given() -> None:
-    async with _started(_raw("binary", call_s=0.5)) as server:
+    async with started_program(_raw("binary", call_s=0.5)) as server:
         with pytest.raises(ToolUnavailable, match=r"did not answer within 0.5 s; 1 of its lines were not MCP"):
             await server.call("raw__t", {}, meta={})
 
 
 async def test_an_answer_of_ten_megabytes_is_not_taken_in_and_the_server_is_started_again() -> None:
-    async with _started(_raw("flood")) as server:
+    async with started_program(_raw("flood")) as server:
         with pytest.raises(ToolUnavailable, match="it wrote a line of more than 4194304 bytes"):
             await server.call("raw__t", {}, meta={})
         await until(lambda: server.trouble is not None)
@@ -228,21 +214,21 @@ async def test_an_answer_of_ten_megabytes_is_not_taken_in_and_the_server_is_star
 
 
 async def test_an_answer_of_the_wrong_form_and_a_refusal_are_told_to_the_agent_without_secrets() -> None:
-    async with _started(_raw("wrong-form")) as server:
+    async with started_program(_raw("wrong-form")) as server:
         answer = await server.call("raw__t", {}, meta={})
         assert answer.is_error and "errors in its form" in answer.text
-    async with _started(_raw("refuses", env={"SECRET": SECRET})) as server:
+    async with started_program(_raw("refuses", env={"SECRET": SECRET})) as server:
         answer = await server.call("raw__t", {}, meta={})
         assert answer.is_error and answer.text == "the server refused the call: no: [redacted]"
 
 
 async def test_a_server_that_asks_for_what_we_do_not_give_is_told_so() -> None:
-    async with _started(_raw("asks")) as server:
+    async with started_program(_raw("asks")) as server:
         assert '"error"' in await _call(server, "t")
 
 
 async def test_a_call_to_a_server_that_does_not_even_read_ends_with_its_time_out() -> None:
-    async with _started(_raw("deaf", call_s=0.5)) as server:
+    async with started_program(_raw("deaf", call_s=0.5)) as server:
         began_at = asyncio.get_running_loop().time()
         for _ in range(2):
             with pytest.raises(ToolUnavailable, match=r"did not answer within 0.5 s"):
@@ -262,14 +248,14 @@ async def test_servers_off_the_shelf_work_as_they_come(tmp_path: Path) -> None:
         60.0,
         60.0,
     )
-    async with _started(clock) as time_server:
+    async with started_program(clock) as time_server:
         names = {info.name for info in time_server.tools}
         assert names == {"time__get_current_time", "time__convert_time"}
         assert '"timezone": "UTC"' in await _call(time_server, "get_current_time", timezone="UTC")
         answer = await time_server.call("time__get_current_time", {"timezone": "Moon/Base"}, meta={})
         assert answer.is_error
     (tmp_path / "new.txt").touch()
-    async with _started(desk) as git_server:
+    async with started_program(desk) as git_server:
         hints = {info.name: info.is_read_only for info in git_server.tools}
         assert hints["git__git_status"] in (True, None) and hints["git__git_commit"] in (False, None)
         assert "new.txt" in await _call(git_server, "git_status", repo_path=str(tmp_path))

@@ -1,20 +1,17 @@
 """Tool servers over streamable HTTP: secrets in headers only, and what a site may not do to us."""
 
-import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from process_kit import python, until
 from site_kit import Site, on_loopback
 from structlog.testing import capture_logs
+from toolserver_kit import started_site
 
-from crewlet.adapters.mcp import McpServers
-from crewlet.adapters.process import LocalPrograms
 from crewlet.ports.tools import HttpServer, ToolServer, ToolServerNotStarted, ToolServerSpec, ToolUnavailable
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
@@ -22,17 +19,11 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", r
 SECRET = "s3cret-of-the-house"
 
 
-@asynccontextmanager
-async def _started(url: str, *, call_s: float = 30.0, start_s: float = 60.0) -> AsyncGenerator[ToolServer]:
+def _started(url: str, *, call_s: float = 30.0, start_s: float = 60.0) -> AbstractAsyncContextManager[ToolServer]:
+    """A site's server, ended afterwards."""
     transport = HttpServer(url, {"Authorization": f"Bearer {SECRET}"})
     spec = ToolServerSpec("web", transport, call_s, start_s, frozenset({SECRET, f"Bearer {SECRET}"}))
-    server = McpServers(LocalPrograms(), first_pause_s=0.05).server(spec)
-    try:
-        await server.start()
-        yield server
-    finally:
-        await server.end()
-    await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool server")])
+    return started_site(spec, first_pause_s=0.05)
 
 
 _FINE = b'data: {"jsonrpc": "2.0", "id": {id}, "result": {"content": [{"type": "text", "text": "fine"}]}}\n\n'
