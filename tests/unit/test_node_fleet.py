@@ -269,9 +269,12 @@ async def test_every_node_says_what_is_the_matter_with_the_seats_of_all_nodes() 
 
 def test_the_gravest_trouble_of_a_seat_comes_first() -> None:
     found = told(
-        unproven_s={"a": 72.4}, held_back={"a": "draining", "b": "x"}, waiting={"b": "y"}, last_error={"a": "z"}
+        unproven_s={"a": 72.4},
+        held_back={"a": "draining", "b": "x"},
+        waiting={"b": "waiting for y"},
+        last_error={"a": "z"},
     )
     assert found == {
         "a": "its teardown is unproven for 72 s; held back: draining; last error: z",
-        "b": "held back: x; waiting: y",
+        "b": "held back: x; waiting for y",
     }

@@ -1,5 +1,6 @@
 """Why a seat's mail waits, whichever node is asked."""
 
+import asyncio
 import re
 
 import pytest
@@ -29,10 +30,28 @@ class _Unready:
         raise AssertionError(turn)
 
 
+class _Waiting:
+    """A runner whose turns wait for something outside."""
+
+    kind = "waiting"
+
+    def __init__(self, what: str, until: asyncio.Event) -> None:
+        self.what, self.until = what, until
+
+    async def run(self, turn: Turn) -> TurnResult:
+        turn.waiting(self.what)
+        await self.until.wait()
+        return TurnResult("delivered")
+
+
 class _Desk(Fleet):
     is_unready = False
+    waits_for = ""
+    goes_on = asyncio.Event()
 
     def runner(self, seat: Seat, node: str) -> Runner:
+        if self.waits_for:
+            return _Waiting(self.waits_for, self.goes_on)
         return _Unready() if self.is_unready else super().runner(seat, node)
 
     async def pair(self) -> tuple[Node, Node]:
@@ -71,6 +90,19 @@ async def test_both_nodes_tell_since_when_a_seat_is_at_work_and_in_which_turn() 
         assert f"`crewlet turn show {turn_id}` on n1" in mail.why
     await desk.until(lambda: not nodes[0].seats.running_turns(), "it is done")
     assert [mail.why for mail in await seen(nodes)] == ["", ""]
+    await desk.close()
+
+
+@in_virtual_time
+async def test_both_nodes_tell_what_the_turn_of_a_seat_waits_for() -> None:
+    desk = _Desk(("a",))
+    desk.waits_for = "waiting for its provider, next try in 8 s: openai:m: Connection error."
+    nodes = await desk.pair()
+    await desk.send("a", "one")
+    await desk.until(nodes[0].seats.waiting, "it waits")
+    for mail in await seen(nodes):
+        assert " and is waiting for its provider, next try in 8 s: openai:m: Connection error; `crewlet" in mail.why
+    desk.goes_on.set()
     await desk.close()
 
 

@@ -62,6 +62,12 @@ def test_status_shows_the_node_and_the_fleet(node: Served, capsys: Capture) -> N
     assert "\x1b" not in out
 
 
+def test_status_shows_what_a_running_turn_waits_for(node: Served, capsys: Capture) -> None:
+    node.node.change(waiting={"writer": "waiting for its provider, next try in 8 s: m: 429"})
+    assert main(["status"]) == 0
+    assert "waiting         writer: waiting for its provider, next try in 8 s: m: 429" in capsys.readouterr().out
+
+
 def test_instants_are_shown_to_the_second_and_told_whole_as_json(node: Served, capsys: Capture) -> None:
     node.node.change(started_at=datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC))
     assert main(["status"]) == 0

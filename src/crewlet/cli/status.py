@@ -81,7 +81,8 @@ def _seats_in_trouble(health: Mapping[str, Any]) -> dict[str, str]:
             unready[handle] = errors.pop(handle, "it is being started")
         held[handle] = ", ".join(others)
     held = {handle: holds for handle, holds in held.items() if holds}
-    return {"not ready": _pairs(unready), "last error": _pairs(errors), "held back": _pairs(held)}
+    waiting = _pairs(health.get("waiting") or {})
+    return {"not ready": _pairs(unready), "last error": _pairs(errors), "held back": _pairs(held), "waiting": waiting}
 
 
 def problem_of(health: Mapping[str, Any]) -> str:

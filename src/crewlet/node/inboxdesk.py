@@ -224,8 +224,8 @@ def _why(handle: str, pause: PauseSnapshot | None, over: Over | None, work: Seat
     if work.held:
         return f"{handle} takes no mail now: {hold_reason(holds[0]) or holds[0]}"
     if has_mail and work.turn_id and work.turn_began_at is not None:
-        since = wording.instant(work.turn_began_at)
-        return (
-            f"{handle} has been at work since {since}; `crewlet turn show {work.turn_id}` on {work.node} shows at what"
-        )
+        at_work = f"{handle} has been at work since {wording.instant(work.turn_began_at)}"
+        if work.waiting:
+            at_work += f" and is {work.waiting.rstrip('.')}"
+        return f"{at_work}; `crewlet turn show {work.turn_id}` on {work.node} shows at what"
     return ""

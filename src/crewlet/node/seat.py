@@ -124,6 +124,7 @@ class SeatRuntime:
             trouble=self.last_error().get(handle, ""),
             turn_id=turn_id,
             turn_began_at=self._turns_began.get(handle) if turn_id else None,
+            waiting=self._waiting.get(handle, "") if turn_id else "",
         )
 
     def waiting(self) -> Mapping[str, str]:

@@ -25,6 +25,7 @@ class SeatWork(msgspec.Struct, frozen=True):
         trouble: why its agent is not ready, or its last turn broke; "" for neither.
         turn_id: the turn that runs; "" for none.
         turn_began_at: when that began, by the holder's clock.
+        waiting: what that waits for outside, as in "waiting for its provider"; "" for nothing.
         node: who says so.
     """
 
@@ -32,6 +33,7 @@ class SeatWork(msgspec.Struct, frozen=True):
     trouble: str = ""
     turn_id: str = ""
     turn_began_at: datetime | None = None
+    waiting: str = ""
     node: str = ""
 
 
@@ -74,4 +76,6 @@ class SeatWorkDesk:
         found = self._mine(handle)
         if found is None:
             return None
-        return msgspec.structs.replace(found, node=self._node_id, trouble=found.trouble[:_LONGEST])
+        return msgspec.structs.replace(
+            found, node=self._node_id, trouble=found.trouble[:_LONGEST], waiting=found.waiting[:_LONGEST]
+        )

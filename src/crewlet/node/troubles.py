@@ -105,7 +105,7 @@ def told(
         if others:
             found.setdefault(handle, []).append(f"held back: {others}")
     for handle, what in waiting.items():
-        found.setdefault(handle, []).append(f"waiting: {what}")
+        found.setdefault(handle, []).append(what)
     for handle, error in errors.items():
         found.setdefault(handle, []).append(f"last error: {error}")
     return {handle: "; ".join(texts) for handle, texts in found.items()}
