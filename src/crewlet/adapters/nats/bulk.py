@@ -17,7 +17,7 @@ from nats import errors
 
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.lane import Lane
-from crewlet.adapters.nats.translate import ApiError, ConsumerAnswer, StoredMessage, parse_place
+from crewlet.adapters.nats.translate import DELIVERY_PREFIX, ApiError, ConsumerAnswer, StoredMessage, parse_place
 from crewlet.ports.errors import Unavailable
 
 _BATCH = 2_000
@@ -103,12 +103,13 @@ class _Pulling:
                 await self._link.unlisten(self._listening)
 
     def _take(self, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if headers[8:9] == b" ":
+        if not reply.startswith(DELIVERY_PREFIX):
             # A status: this pull is over.
             self._has_ended.set()
             return
         place = parse_place(reply.decode())
-        self.found.append(StoredMessage(subject.decode(), place.sequence, place.published_at, data, headers))
+        key = subject.decode(errors="replace")
+        self.found.append(StoredMessage(key, place.sequence, place.published_at, data, headers))
         self._left -= 1
         self._delivered += 1
         self._is_whole = self._is_whole and place.delivered == self._delivered

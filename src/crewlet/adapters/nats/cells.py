@@ -270,9 +270,9 @@ class NatsBucket(Cells):
         wanted = {"subjects_filter": f"{self._subjects}{prefix}>"}
         _, answer = await self._patiently(lambda wait_s, timeout_s: self._info(wanted, wait_s, timeout_s))
         state = answer.state
-        subjects = sorted(state.subjects or ())
-        if len(subjects) < answer.total:
-            raise Unavailable(f"{self.name}: the broker named {len(subjects)} of {answer.total} keys")
+        subjects, told = state.names()
+        if told < answer.total:
+            raise Unavailable(f"{self.name}: the broker named {told} of {answer.total} keys")
         found: dict[str, StoredMessage] = {}
         if len(subjects) >= _MANY and 2 * len(subjects) >= state.messages:
             name = f"list-{self._entropy.token(8)}"

@@ -199,7 +199,7 @@ class Link(Client):
             take(subject, reply, data, headers)
         except Exception:  # noqa: BLE001
             # It would end the reading of this connection, unnoticed.
-            _log.exception("broker_listener_failed", subject=subject.decode())
+            _log.exception("broker_listener_failed", subject=subject.decode(errors="replace"))
         return True
 
     def _count(self, data: bytes) -> None:

@@ -15,13 +15,12 @@ import structlog
 from nats.errors import Error as ClientError
 
 from crewlet.adapters.nats.connection import Connection
-from crewlet.adapters.nats.translate import parse_headers
+from crewlet.adapters.nats.translate import DELIVERY_PREFIX, parse_headers
 from crewlet.ports.entropy import Entropy
 
 LOST_AFTER_S = 0.4
 NO_WAIT_ANSWER_S = 1.0
 NS = 1_000_000_000
-DELIVERY_PREFIX = b"$JS.ACK."
 EMPTY_STATUSES = frozenset({b"404", b"408"})
 HEARTBEAT = b"100"
 CLOSE_BUDGET_S = 2.0
@@ -184,7 +183,7 @@ class Pulls:
                     if pull.owing:
                         self._doubt(pull)
         else:
-            self._on_status(subject.rpartition(b".")[2].decode(), headers[9:12])
+            self._on_status(subject.rpartition(b".")[2].decode(errors="replace"), headers[9:12])
         self._event.set()
 
     def _sent_after(self) -> float:

@@ -89,7 +89,7 @@ class NatsSignals(Signals):
 
         def take(subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
             del subject, headers
-            if not reply or not self._is_welcome(name, data):
+            if not reply or not reply.isascii() or not self._is_welcome(name, data):
                 return
             if self._answering >= ANSWERS_AT_ONCE:
                 _log.warning("signal_question_dropped", signal=name, answering=self._answering)

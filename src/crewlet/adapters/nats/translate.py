@@ -1,10 +1,12 @@
 """The broker's answers as typed values, and its errors as those of the ports."""
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from crewlet.kit.decoding import decode
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.ports.errors import CrewletError, Misuse, NotTaken, Unavailable
 
@@ -18,6 +20,9 @@ ID_IN_PROCESS = 10158
 """A message of this id is still in process: nobody can say yet."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+DELIVERY_PREFIX = b"$JS.ACK."
+"""How the reply subject of a delivered message begins; what the server says about a consumer or a pull has another."""
 
 NO_LEADER = 10008
 NO_MESSAGE = 10037
@@ -121,7 +126,23 @@ class StreamState(msgspec.Struct, frozen=True):
     messages: int = 0
     last_seq: int = 0
     num_subjects: int = 0
-    subjects: dict[str, int] | None = None
+    subjects: msgspec.Raw = msgspec.Raw(b"{}")
+
+    def names(self) -> tuple[list[str], int]:
+        """The subjects, in order, and how many were told.
+
+        A subject is bytes to the server. What is no text in it is told as U+FFFD, so that several may look the same.
+
+        Raises:
+            Unavailable: they cannot be read.
+        """
+        try:
+            names = sorted(decode(self.subjects, dict[str, int]))
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"the broker's list of keys cannot be read: {error}") from error
+        if not any("\ufffd" in name for name in names):
+            return names, len(names)
+        return names, len(json.loads(bytes(self.subjects), object_pairs_hook=list))
 
 
 class StreamConfig(msgspec.Struct, frozen=True):

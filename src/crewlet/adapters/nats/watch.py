@@ -7,16 +7,23 @@ live on any member. Whenever that consumer is not provably whole (a gap, a silen
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
 from nats import errors
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from crewlet.adapters.nats.connection import Connection, State
-from crewlet.adapters.nats.translate import ApiError, ConsumerAnswer, is_marker, parse_place
+from crewlet.adapters.nats.link import Link
+from crewlet.adapters.nats.translate import (
+    DELIVERY_PREFIX,
+    ApiError,
+    ConsumerAnswer,
+    Place,
+    is_marker,
+    parse_headers,
+    parse_place,
+)
 from crewlet.ports.cells import Cells, Entry, Gone, Level, Put, WatchEvent
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import NotLive, Unavailable
@@ -28,6 +35,7 @@ SILENCE_S = 3.0
 _MAKING_S = 5.0
 _MAKING_TRY_S = 0.5
 _NS = 1_000_000_000
+_HEARTBEAT = b"NATS/1.0 100"
 
 _log = structlog.get_logger()
 
@@ -91,7 +99,7 @@ class _Generation:
         self._seen_up_to: dict[str, int] = {}
         self._begins_after = 0
         self._is_over = False
-        self.subscription: Subscription | None = None
+        self.listening: int | None = None
         self.last_sign = asyncio.get_running_loop().time()
 
     def release(self, entries: Sequence[Entry], begins_after: int) -> None:
@@ -102,40 +110,37 @@ class _Generation:
         for key, event in early:
             self._pass_on(key, event)
 
-    async def end(self) -> None:
+    async def end(self, link: Link) -> None:
         """Hear no more of it. The server drops the consumer by itself when nobody listens."""
         self._is_over = True
-        if self.subscription is not None:
+        if self.listening is not None:
             with contextlib.suppress(errors.Error, OSError):
-                await self.subscription.unsubscribe()
+                await link.unlisten(self.listening)
 
-    async def take(self, message: Msg) -> None:
+    def take(self, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         """One message of the consumer, or of the server about it."""
         if self._is_over:
             return
         self.last_sign = asyncio.get_running_loop().time()
-        headers = message.headers or {}
-        status = headers.get("Status")
-        if status == "100":
-            last = headers.get("Nats-Last-Consumer")
+        if reply.startswith(DELIVERY_PREFIX):
+            self._take_write(subject, parse_place(reply.decode()), data, parse_headers(headers))
+        elif headers.startswith(_HEARTBEAT):
+            last = parse_headers(headers).get("Nats-Last-Consumer")
             if last is not None and last.isdigit() and int(last) != self._delivered:
                 self._doubt("messages_missing")
-        elif status is not None:
-            self._doubt(f"status_{status}")
         else:
-            self._take_write(message, headers)
+            self._doubt(f"status_{headers[9:12].decode(errors='replace')}")
 
-    def _take_write(self, message: Msg, headers: dict[str, str]) -> None:
-        place = parse_place(message.reply)
+    def _take_write(self, subject: bytes, place: Place, data: bytes, headers: Mapping[str, str]) -> None:
         if place.delivered != self._delivered + 1:
             self._doubt("messages_missing")
             return
         self._delivered = place.delivered
-        key = message.subject.removeprefix(self._root)
+        key = subject.decode(errors="replace").removeprefix(self._root)
         if is_marker(headers):
             event: Put | Gone = Gone(key, place.sequence)
         else:
-            event = Put(Entry(key, message.data, place.sequence, place.published_at))
+            event = Put(Entry(key, data, place.sequence, place.published_at))
         if self._early is not None:
             self._early.append((key, event))
         else:
@@ -198,7 +203,7 @@ class Watch:
         self._generation = generation
         inbox = self._connection.client.new_inbox()
         try:
-            generation.subscription = await self._connection.client.hear(inbox, generation.take)
+            generation.listening = await self._connection.client.listen(inbox, generation.take)
         except errors.Error as error:
             raise Unavailable(f"{self._stream}: cannot listen: {error!r}") from error
         await self._make_consumer(inbox, mark.last_revision + 1)
@@ -289,7 +294,7 @@ class Watch:
     async def _end_generation(self) -> None:
         generation, self._generation = self._generation, None
         if generation is not None:
-            await generation.end()
+            await generation.end(self._connection.client)
 
     def _on_doubt(self, reason: str) -> None:
         self._doubt = reason
