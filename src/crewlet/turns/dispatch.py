@@ -6,11 +6,13 @@ turn has ended one way or another. Who owns the seat, what is recorded, and how 
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
 from crewlet.company.model import Seat
+from crewlet.kit.supervise import see_through
 from crewlet.mail.channels import Channels
 from crewlet.mail.events import Tell, tell_nobody
 from crewlet.mail.ledger import Completion, Ledger
@@ -198,8 +200,8 @@ class SeatDispatch:
         run.stop_reason = run.stop_reason or reason
         if run.task is None:
             return
-        run.task.cancel()
-        await asyncio.wait((run.task,))
+        run.end()
+        await run.ended.wait()
 
     async def recorded(self) -> None:
         """Wait until the ledger has what the newest turn, which `cancel` saw to end, has to tell it.
@@ -225,9 +227,9 @@ class SeatDispatch:
         A call that still waits for a slot is none: it is screened once more before it starts.
         """
         run = self._run
-        if run is not None and run.task is not None and not run.task.done() and run.stopped is None:
+        if run is not None and run.task is not None and not run.ended.is_set() and run.stopped is None:
             run.stopped = reason
-            run.task.cancel()
+            run.end()
 
     def _screen(self, *, is_owned: bool) -> Refusal | None:
         return screen(self._handle, is_owned=is_owned, holds=self._holds(self._handle), posture=self._posture())
@@ -319,16 +321,8 @@ class SeatDispatch:
             self._log.info("turn_started", triggers=list(work.triggers), runner=work.runner)
             started = self._clock.elapsed()
             turn = self._turn_of(run.fence, mail, account)
-            run.task = asyncio.create_task(self._guarded(turn), name=f"turn {self._handle}")
-            try:
-                await self._race(run, run.task)
-            except asyncio.CancelledError:
-                await self._endings.record_last(run, account)
-                raise
-            try:
-                outcome = await self._endings.settle(run, account, run.task)
-            except Exception as error:  # noqa: BLE001 - mail whose turn has run does not come back for a defect of ours
-                outcome = await self._endings.dispatch_panicked(run, account, error)
+            run.task = asyncio.create_task(self._work(run, account, turn), name=f"turn {self._handle}")
+            outcome = await self._outcome(run, run.task)
             if account.record.answered:
                 # It may have finished more of the batch than its own mail.
                 self._ahead = None
@@ -380,30 +374,57 @@ class SeatDispatch:
             questions_left=questions.left,
         )
 
-    async def _guarded(self, turn: Turn) -> TurnResult:
-        turn.fence.check()
-        check_depth(turn.mail)
-        return await self._runner.run(turn)
+    async def _work(self, run: Run, account: Account, turn: Turn) -> Outcome:
+        """Run the turn, and find out what becomes of its mail."""
+        run.is_begun = True
+        result: TurnResult | BaseException = asyncio.CancelledError()
+        try:
+            if not run.is_ending:
+                turn.fence.check()
+                check_depth(turn.mail)
+                result = await self._runner.run(turn)
+                run.is_well = True
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the table of endings tells them apart
+            result = error
+        if run.task is not None and run.task.cancelling():
+            # It may have ended in the very step in which it was cancelled: what follows must not meet that.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        run.ended.set()
+        if run.is_cut_short:
+            await self._endings.record_last(run, account)
+            raise asyncio.CancelledError
+        try:
+            return await self._endings.settle(run, account, result)
+        except Exception as error:  # noqa: BLE001 - mail whose turn has run does not come back for a defect of ours
+            return await self._endings.dispatch_panicked(run, account, error)
 
-    async def _race(self, run: Run, task: "asyncio.Task[TurnResult]") -> None:
+    async def _outcome(self, run: Run, task: "asyncio.Task[Outcome]") -> Outcome | Settling:
         """Until the turn has ended, by itself or because its fence closed. It is never left running."""
 
         def close(reason: str) -> None:
             run.stop_reason = run.stop_reason or reason or "the fence closed"
-            task.cancel()
+            run.end()
 
         forget = run.fence.on_close(close)
-        interrupted = False
-        while not task.done():
-            try:
-                await _until_done(task)
-            except asyncio.CancelledError:
-                # Our own, which goes on when the turn is seen to end.
-                interrupted = True
-                task.cancel()
-        forget()
-        if interrupted:
-            raise asyncio.CancelledError
+        task.add_done_callback(lambda _: run.ended.set())
+        try:
+            await run.ended.wait()
+        except asyncio.CancelledError:
+            # Our own, which goes on when the turn is seen to end.
+            if run.ended.is_set():
+                self._endings.record_meanwhile(task)
+                raise
+            run.is_cut_short = True
+            run.end()
+            with suppress(Exception):
+                await see_through(task, task.cancel)
+            raise
+        finally:
+            forget()
+        if task.done():
+            return task.result()
+        return self._endings.record_meanwhile(task) if run.is_well else await task
 
     def _unreadable(self, broken: intake.Undecodable, fence: Fence) -> Bury:
         """Give up what is no event: it will not become one by coming back, and a person may want to read it."""
@@ -483,18 +504,6 @@ class SeatDispatch:
 
     def _dispatched(self, triggers: Sequence[str], answer: str, reason: str) -> None:
         self._history.note(Dispatched(self._handle, tuple(triggers), answer, reason, self._clock.now()))
-
-
-async def _until_done(task: "asyncio.Task[TurnResult]") -> None:
-    """Wait until it has ended, one way or another. Cancellation: leaves it alone."""
-    ended: asyncio.Future[None] = task.get_loop().create_future()
-
-    def end(_: "asyncio.Task[TurnResult]") -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    task.add_done_callback(end)
-    await ended
 
 
 def _look_at(reading: "asyncio.Task[Mapping[str, Completion]]") -> None:

@@ -7,7 +7,7 @@ same again; one that proves nothing comes back.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -37,12 +37,30 @@ class Run:
     Attributes:
         stop_reason: why this node ends it; its mail goes back.
         stopped: what a person said who ended its turn; its mail is finished with.
+        is_cut_short: the seat's own call is being cancelled, and ends when the turn is seen to end.
+        is_begun: one that is to end before this is not run at all.
+        is_well: the turn came to a result.
+        task: runs the turn, and then finds out what becomes of its mail.
+        ended: the turn is over, whatever is still to be recorded of it.
     """
 
     fence: Fence
     stop_reason: str | None = None
     stopped: str | None = None
-    task: "asyncio.Task[TurnResult] | None" = None
+    is_cut_short: bool = False
+    is_begun: bool = False
+    is_well: bool = False
+    task: "asyncio.Task[Outcome] | None" = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_ending(self) -> bool:
+        return self.is_cut_short or self.stop_reason is not None or self.stopped is not None
+
+    def end(self) -> None:
+        """End the turn, if it has begun and not ended. Finding out what becomes of its mail goes on."""
+        if self.task is not None and self.is_begun and not self.ended.is_set():
+            self.task.cancel()
 
     @property
     def is_closed(self) -> bool:
@@ -91,12 +109,17 @@ class Endings:
         while self._recording:
             await asyncio.wait(list(self._recording))
 
-    async def settle(self, run: Run, account: Account, task: "asyncio.Task[TurnResult]") -> Outcome | Settling:
+    def record_meanwhile(self, recording: "asyncio.Task[Outcome]") -> Settling:
+        """The turn ended well, and the next may run while its record is written."""
+        self._recording[recording] = None
+        recording.add_done_callback(self._recording.pop)
+        return Settling(recording)
+
+    async def settle(self, run: Run, account: Account, result: TurnResult | BaseException) -> Outcome:
         """The table of endings. After the fence has closed only what is proven, or panicked, is recorded."""
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        match error:
-            case None:
-                return await self._finished(run, account, task.result())
+        if isinstance(result, TurnResult):
+            return await self._finished(run, account, result)
+        match error := result:
             case Fenced():
                 return await self._fenced(run, account, str(error))
             case asyncio.CancelledError() if run.stop_reason is not None:
@@ -136,17 +159,10 @@ class Endings:
                 await asyncio.wait((last,), timeout=_LAST_RECORD_S)
             last.cancel()
 
-    async def _finished(self, run: Run, account: Account, result: TurnResult) -> Outcome | Settling:
+    async def _finished(self, run: Run, account: Account, result: TurnResult) -> Outcome:
         if run.is_closed and not account.record.reached_outside:
             return await self._fenced(run, account, "the fence closed as the turn ended")
         answered = tuple(account.record.answered) if result.outcome in ("delivered", "no_action") else ()
-        writing = self._recorded(run, account, result, answered)
-        recording = asyncio.create_task(writing, name=f"record {self._handle}")
-        self._recording[recording] = None
-        recording.add_done_callback(self._recording.pop)
-        return Settling(recording)
-
-    async def _recorded(self, run: Run, account: Account, result: TurnResult, answered: Sequence[str]) -> Outcome:
         await self._complete(run, account, outcome=result.outcome, detail=result.detail, answered=answered)
         self._log.info("turn_finished", outcome=result.outcome, detail=result.detail)
         try:
