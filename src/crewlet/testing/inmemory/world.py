@@ -9,7 +9,6 @@ from typing import Any
 from crewlet.company.model import ANYWHERE, CommandRunner, Company, LlmRunner, PythonRunner, Seat
 from crewlet.node.assembly import Node
 from crewlet.node.bundle import NodeConfig
-from crewlet.ports.errors import Unavailable
 from crewlet.testing.inmemory.broker import CompanyMailBroker
 from crewlet.testing.inmemory.loop import CompanyLoop
 from crewlet.testing.inmemory.plans import PlannedStanding, PlannedTurns, Plans
@@ -22,7 +21,7 @@ from crewlet.testing.sim.dice import Dice, SimEntropy
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.loop import Process
 from crewlet.testing.sim.mail import SimMailWire
-from crewlet.testing.sim.ports import hang_up, ports_over
+from crewlet.testing.sim.ports import bring_up, hang_up, ports_over
 from crewlet.testing.sim.signals import SignalHub
 from crewlet.testing.sim.wire import Broker, Line, Wire
 from crewlet.testing.twins.mail import TwinMail
@@ -215,14 +214,8 @@ class Life:
         self.whole = self.machine.world.loop.create_task(self._live(), name=self.owner, context=self.wire.own.copy())
 
     async def _live(self) -> None:
-        node, clock = self.node, self.machine.clock
-        while True:
-            try:
-                await node.open()
-                break
-            except Unavailable:
-                await clock.sleep(1.0)
-        await node.start()
+        node = self.node
+        await bring_up(node, self.machine.clock)
         self._has_started = True
         await self.stopping.wait()
         await node.drain()

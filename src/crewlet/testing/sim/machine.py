@@ -7,7 +7,6 @@ from typing import Any
 from crewlet.company.model import Seat
 from crewlet.node.assembly import Node
 from crewlet.node.bundle import NodeConfig, Ports
-from crewlet.ports.errors import Unavailable
 from crewlet.ports.programs import Program, ProgramNotStarted, Programs, ProgramSpec
 from crewlet.seats.lease import LEASE_PROTOCOL
 from crewlet.testing.sim.cells import SimCellStore
@@ -17,7 +16,7 @@ from crewlet.testing.sim.dice import Dice, SimEntropy
 from crewlet.testing.sim.loop import Process
 from crewlet.testing.sim.mail import SimMailWire
 from crewlet.testing.sim.parents import Guard, SimDeadline, timer_s
-from crewlet.testing.sim.ports import hang_up, ports_over
+from crewlet.testing.sim.ports import bring_up, hang_up, ports_over
 from crewlet.testing.sim.stage import Stage
 from crewlet.testing.sim.turnwatch import TURN, Luck, WatchedTurns
 from crewlet.testing.sim.vacancy import Living
@@ -146,14 +145,8 @@ class Incarnation:
 
     async def _live(self) -> None:
         """What the process does from its start to its end."""
-        node, clock = self.node, self._machine.clock
-        while True:
-            try:
-                await node.open()
-                break
-            except Unavailable:
-                await clock.sleep(1.0)
-        await node.start()
+        node = self.node
+        await bring_up(node, self._machine.clock)
         self.has_started = True
         await self._adopt()
         await self.stopping.wait()

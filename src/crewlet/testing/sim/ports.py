@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+from crewlet.node.assembly import Node
 from crewlet.node.bundle import Ports
 from crewlet.ports.cells import CellStore
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadline import Deadline, NoDeadline
 from crewlet.ports.entropy import Entropy
+from crewlet.ports.errors import Unavailable
 from crewlet.ports.history import History, NoHistory
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Programs
@@ -64,6 +66,17 @@ def ports_over(
         history=history or NoHistory(),
         tool_servers=tool_servers,
     )
+
+
+async def bring_up(node: Node, clock: Clock) -> None:
+    """Open a node, which a broker that does not answer holds up, and start it."""
+    while True:
+        try:
+            await node.open()
+            break
+        except Unavailable:
+            await clock.sleep(1.0)
+    await node.start()
 
 
 def hang_up(wire: Wire, store: SimStore, signals: SignalHub) -> None:
