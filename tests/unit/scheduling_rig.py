@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.company.instants import Schedule
 from crewlet.company.model import Company, Seat
@@ -15,7 +17,7 @@ from crewlet.mail import topics
 from crewlet.mail.outbox import Outbox
 from crewlet.mail.pauses import PAUSES_BUCKET, Pauses
 from crewlet.ports.errors import Unavailable
-from crewlet.testing.faults import FaultyCells
+from crewlet.testing.faults import Fault, FaultyCells
 from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.twins.mailbroker import TwinBroker
 from crewlet.testing.virtual import EPOCH, VirtualClock
@@ -75,6 +77,12 @@ class World:
         outbox = Outbox(self.mail, lambda: self.company, self.clock, owner)
         firing = Firing(self.fires, outbox, self.ask, owner=owner, tell=self.tell)
         return Scheduler(lambda: self.company, self.fires, firing, self.pauses, self.ask, self.agree)
+
+    async def claim_and_die(self, scheduler: Scheduler) -> None:
+        """A tick whose claim is written, and nothing more."""
+        self.cells.next("read", Fault.LOST, skip=1)
+        with pytest.raises(Unavailable):
+            await scheduler.tick(still)
 
     def tell(self, event_type: str, about: Mapping[str, Any]) -> None:
         self.published.append((event_type, about))

@@ -174,9 +174,7 @@ async def test_a_node_whose_document_never_had_schedules_forgets_those_of_the_do
     one = world.scheduler()
     await one.tick(still)
     await asyncio.sleep(HOUR)
-    world.cells.next("read", Fault.LOST, skip=1)
-    with pytest.raises(Unavailable):
-        await one.tick(still)
+    await world.claim_and_die(one)
     world.company = world.of()
     two = world.scheduler("two:1")
     assert two.duty().is_wanted()
@@ -205,9 +203,7 @@ async def test_an_instant_that_a_dead_node_had_claimed_is_fired_and_is_not_count
     one = world.scheduler()
     await one.tick(still)
     await asyncio.sleep(2 * 30)
-    world.cells.next("read", Fault.LOST, skip=1)
-    with pytest.raises(Unavailable):
-        await one.tick(still)
+    await world.claim_and_die(one)
     await asyncio.sleep(3 * 30)
     await world.scheduler("two:1").tick(still)
     assert await world.history(unit_s=30) == ["1 overtaken", "2 fired", "2 overtaken", "5 fired"]
@@ -235,9 +231,7 @@ async def test_what_was_due_or_claimed_when_its_schedule_left_the_document_ends_
     one = world.scheduler()
     await one.tick(still)
     await asyncio.sleep(HOUR)
-    world.cells.next("read", Fault.LOST, skip=1)
-    with pytest.raises(Unavailable):
-        await one.tick(still)
+    await world.claim_and_die(one)
     await asyncio.sleep(HOUR)
     world.company = world.of()
     await one.tick(still)

@@ -24,9 +24,7 @@ async def test_a_crash_between_claim_and_mail_is_repaired_by_the_next_tick_of_a_
     one = world.scheduler()
     await one.tick(still)
     await asyncio.sleep(60)
-    world.cells.next("read", Fault.LOST, skip=1)  # the claim is written, then nothing more
-    with pytest.raises(Unavailable):
-        await one.tick(still)
+    await world.claim_and_die(one)
     assert await world.sent() == 0
     await asyncio.sleep(60)  # also when a later one is due by then
     await world.scheduler("two:1").tick(still)
@@ -39,9 +37,7 @@ async def test_a_claim_of_a_dead_node_that_is_seen_too_late_sends_nothing_any_mo
     one = world.scheduler()
     await one.tick(still)
     await asyncio.sleep(HOUR)
-    world.cells.next("read", Fault.LOST, skip=1)
-    with pytest.raises(Unavailable):
-        await one.tick(still)
+    await world.claim_and_die(one)
     await asyncio.sleep(0.5 * HOUR + 1)
     await world.scheduler("two:1").tick(still)
     state, reason = await world.last()
