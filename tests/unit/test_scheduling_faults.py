@@ -8,6 +8,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 from scheduling_rig import HOUR, TTL_S, World, nothing, still
+from structlog.testing import capture_logs
 
 from crewlet.company.instants import Schedule
 from crewlet.duties.fires import Fire, Kept, Progress, mail_id
@@ -382,3 +383,35 @@ async def test_a_node_that_froze_before_its_claim_does_not_fire_what_was_forgott
         await late
     assert await world.history() == ["1 skipped_catchup", "1 overtaken", "2 skipped_catchup"]
     assert await world.sent() == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"[" * 100_000, b"\xff", b"{}", b'{"settled":"2026-12-01T00:00:00"}'],
+    ids=["deep", "no_text", "empty", "naive"],
+)
+def test_a_record_that_cannot_be_read_is_named_and_kept_and_keeps_no_other_schedule_from_firing(value: bytes) -> None:
+    @in_virtual_time
+    async def case() -> None:
+        world = await World().open()
+        broken = Schedule("broken", "reader", "look", every_s=3600)
+        world.company = world.of(Schedule("poll", "reader", "look", every_s=3600), broken)
+        for name in ("broken", "left"):
+            await world.cells.create(f"seen.{name}", value)
+        one = world.scheduler()
+        with capture_logs() as logs, pytest.raises(Unavailable, match="broken") as raised:
+            await one.tick(still)
+        assert "poll" not in str(raised.value) and "left" not in str(raised.value)
+        named = [(each["log_level"], each["key"]) for each in logs if each["event"] == "schedule_record_unreadable"]
+        assert named == [("error", "seen.broken"), ("error", "seen.left")]
+        await asyncio.sleep(HOUR)
+        with pytest.raises(Unavailable, match="broken"):
+            await one.tick(still)
+        assert await world.history() == ["1 fired"]
+        assert await world.history("broken") == []
+        assert await world.sent() == 1
+        for name in ("broken", "left"):
+            kept = await world.cells.read(f"seen.{name}")
+            assert kept is not None and kept.value == value
+
+    case()
