@@ -15,8 +15,11 @@ from crewlet.testing.faults import Fault, Faults, FaultyCells
 
 OWNERS = ("n:1", "m:1")
 
+Plant = Callable[[FaultyCells, FaultyCells], None]
+"""Has the cells of the leases, and of the epochs, go wrong."""
 
-async def _failed(world: LeasesWorld, resource: str, plant: Callable[[FaultyCells, FaultyCells], None]) -> LeaseStore:
+
+async def _failed(world: LeasesWorld, resource: str, plant: Plant) -> LeaseStore:
     """A store whose claim has failed by the planted faults, and healed since."""
     leases, epochs = world.faulty(world.leases), world.faulty(world.epochs)
     store = world.store(leases=leases, epochs=epochs)
@@ -31,26 +34,25 @@ async def _next_epoch(world: LeasesWorld, store: LeaseStore, resource: str, owne
     return granted(await claimant.claim(resource, owner)).epoch
 
 
-async def a_failed_counter_leaves_nothing_held(world: LeasesWorld) -> None:
+async def _leaves_nothing_held(world: LeasesWorld, plant: Plant, *, then: int) -> None:
+    """A claim that these faults fail is given back: the owner, or a peer, claims at that epoch at once."""
     for owner in OWNERS:
         resource = f"seat:{owner[0]}"
-        store = await _failed(world, resource, lambda _, epochs: epochs.next("create", Fault.LOST))
+        store = await _failed(world, resource, plant)
         assert await world.store().get(resource) is None
-        assert await _next_epoch(world, store, resource, owner) == 1
+        assert await _next_epoch(world, store, resource, owner) == then
+
+
+async def a_failed_counter_leaves_nothing_held(world: LeasesWorld) -> None:
+    await _leaves_nothing_held(world, lambda _, epochs: epochs.next("create", Fault.LOST), then=1)
 
 
 async def a_lost_token_is_a_gap(world: LeasesWorld) -> None:
-    for owner in OWNERS:
-        resource = f"seat:{owner[0]}"
-        store = await _failed(world, resource, lambda _, epochs: epochs.next("create", Fault.UNANSWERED))
-        assert await _next_epoch(world, store, resource, owner) == 2
+    await _leaves_nothing_held(world, lambda _, epochs: epochs.next("create", Fault.UNANSWERED), then=2)
 
 
 async def a_claiming_record_whose_answer_was_lost_is_known_and_given_back(world: LeasesWorld) -> None:
-    for owner in OWNERS:
-        resource = f"seat:{owner[0]}"
-        store = await _failed(world, resource, lambda leases, _: leases.next("create", Fault.UNANSWERED))
-        assert await _next_epoch(world, store, resource, owner) == 1
+    await _leaves_nothing_held(world, lambda leases, _: leases.next("create", Fault.UNANSWERED), then=1)
 
 
 async def a_commit_whose_answer_was_lost_stands(world: LeasesWorld) -> None:
@@ -60,10 +62,7 @@ async def a_commit_whose_answer_was_lost_stands(world: LeasesWorld) -> None:
 
 
 async def a_commit_that_never_arrived_leaves_nothing_held(world: LeasesWorld) -> None:
-    for owner in OWNERS:
-        resource = f"seat:{owner[0]}"
-        store = await _failed(world, resource, lambda leases, _: leases.next("replace", Fault.LOST))
-        assert await _next_epoch(world, store, resource, owner) == 2
+    await _leaves_nothing_held(world, lambda leases, _: leases.next("replace", Fault.LOST), then=2)
 
 
 async def a_caller_cancelled_at_the_counter_gives_back(world: LeasesWorld) -> None:
