@@ -11,7 +11,7 @@ import asyncio
 import enum
 import warnings
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -140,11 +140,9 @@ class SimLoop(VirtualLoop):
         self._ready.clear()
         self._kept.clear()
 
-    def sleep(self, seconds: float) -> Awaitable[None]:
-        """As `asyncio.sleep`, in one callback instead of two."""
-        if seconds <= 0:
-            return asyncio.sleep(0)
-        sleeper = self.create_future()
+    def sleep(self, seconds: float) -> "asyncio.Future[None]":
+        """As `asyncio.sleep`, in one callback instead of two. It may be ended before its time."""
+        sleeper: asyncio.Future[None] = self.create_future()
         self._serial += 1
         timer = _Timer((_wake, (sleeper,), _NOWHERE, PROCESS.get()))
         heappush(self._timed, (self.now_s + seconds, self._serial, timer))

@@ -162,11 +162,8 @@ class SimMailWire:
         return await self._wire.crossing(sent_at)
 
     async def stirs(self, pull: TwinPull, seconds: float) -> None:
-        timer = asyncio.get_running_loop().call_later(seconds, pull.changed.set)
-        try:
-            await pull.changed.wait()
-        finally:
-            timer.cancel()
+        pull.waiter = self._wire.timer(seconds)
+        await pull.waiter
 
 
 def _unanswerable() -> Any:

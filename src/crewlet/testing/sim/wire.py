@@ -273,6 +273,10 @@ class Wire:
             await self._loop.sleep(wait_s)
         return True
 
+    def timer(self, seconds: float) -> asyncio.Future[None]:
+        """What is done after so long, unless somebody says before that it is."""
+        return self._loop.sleep(seconds)
+
     def tell(self, effect: Callable[[], None]) -> None:
         """Send something to the broker, in order with what is asked of it, and never hear of it."""
         line = self._line

@@ -107,7 +107,8 @@ class PlainWire:
         return True
 
     async def stirs(self, pull: TwinPull, seconds: float) -> None:
-        await either(pull.changed.wait(), self._clock.sleep(seconds))
+        pull.waiter = asyncio.get_running_loop().create_future()
+        await either(asyncio.wait([pull.waiter]), self._clock.sleep(seconds))
 
 
 class TwinMail:
@@ -347,7 +348,7 @@ class TwinFeed:
     def stop(self) -> None:
         self._is_closing = True
         if self._pull is not None:
-            self._pull.changed.set()
+            self._pull.stir()
 
     async def close(self) -> None:
         self.stop()
@@ -383,7 +384,6 @@ class TwinFeed:
             return
         self._pull, self._pull_sent_at = pull, sent_at
         while not pull.is_ended and not self._is_closing:
-            pull.changed.clear()
             left = self._broker.seconds_to_next(self._subscription, pull)
             await self._wire.stirs(pull, left if math.isfinite(left) else 3600.0)
             self._broker.look(self._subscription)

@@ -48,7 +48,9 @@ class Pending:
 class TwinPull:
     """An open request for mail. It lives at the broker, whether or not its client does.
 
-    `served_at` is when it last got something, on the broker's clock.
+    Attributes:
+        served_at: when it last got something, on the broker's clock.
+        waiter: who waits for something to happen to it.
     """
 
     count: int
@@ -56,11 +58,16 @@ class TwinPull:
     served_at: float = 0.0
     got: list[tuple[Message, int]] = field(default_factory=list[tuple[Message, int]])
     is_ended: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    waiter: asyncio.Future[None] | None = None
 
     def end(self) -> None:
         self.is_ended = True
-        self.changed.set()
+        self.stir()
+
+    def stir(self) -> None:
+        """Something has happened to it: whoever waits goes on."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 @dataclass(slots=True)
@@ -93,7 +100,7 @@ class Durable:
             one.due_at = now + window_s
             pull.got.append((one.message, one.deliveries))
             pull.served_at = now
-            pull.changed.set()
+            pull.stir()
             if len(pull.got) == pull.count:
                 self.pulls.pop(0)
                 pull.end()
@@ -286,7 +293,7 @@ class TwinBroker:
             one.due_at = math.inf
             durable.come_back(sequence)
         for pull in durable.pulls:
-            pull.changed.set()
+            pull.stir()
         self.serve(durable)
 
     def prolong(self, subscription: Subscription, sequence: int) -> None:
