@@ -269,17 +269,25 @@ def test_validate_tells_what_it_read_as_json(tmp_path: Path, capsys: Capture, mo
         "    runner: {type: command, command: no-such-program-here}\n"
         "  - handle: gone\n    runner: {type: command, command: sh, cwd: nowhere}\n"
         "  - handle: unset\n    runner: {type: command, command: sh, env: {KEY: '${NOPE}'}}\n"
+        "  - handle: agent\n    runner: {type: python, target: 'json:loads', env: {KEY: '${NOPE}'}}\n    tools:\n"
+        "      servers:\n        a: {command: sh, env: {KEY: '${NOPE}'}}\n        b: {command: no-such-server}\n"
+        "        c: {url: 'https://tools.example/mcp', headers: {Authorization: 'Bearer ${NOPE}'}}\n"
     )
     monkeypatch.setenv("PATH", "/bin")
     assert main(["validate", "-o", "json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["ok"], result["company"], result["seats"], result["node"]) == (True, "Desk", 4, "node-0")
+    assert (result["ok"], result["company"], result["seats"], result["node"]) == (True, "Desk", 5, "node-0")
     assert result["warnings"] == [
         "seat 'idle' has no steps to run: its mail is finished without any work.",
         "seat 'lost' is not ready on this machine: no-such-program-here was not found on the path /bin.",
         "seat 'lost' is placed on zone=us, which this only node is not: nobody runs it.",
         f"seat 'gone' is not ready on this machine: the working folder {tmp_path}/nowhere is missing or not a folder.",
         "seat 'unset' is not ready on this machine: its env needs the variable NOPE, which is not set.",
+        "seat 'agent' is not ready on this machine: its env needs the variable NOPE, which is not set.",
+        "seat 'agent' is not ready on this machine: its tool server a needs the variable NOPE, which is not set.",
+        "seat 'agent' is not ready on this machine: its tool server b cannot be started:"
+        " no-such-server was not found on the path /bin.",
+        "seat 'agent' is not ready on this machine: its tool server c needs the variable NOPE, which is not set.",
     ]
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, load
 from crewlet.cli.printing import print_facts, print_json
-from crewlet.company.model import CommandRunner, Company, LlmRunner, PythonRunner, ScriptRunner
+from crewlet.company.model import (
+    CommandRunner,
+    Company,
+    LlmRunner,
+    PythonRunner,
+    ScriptRunner,
+    Seat,
+    ToolProgram,
+    ToolSite,
+)
 from crewlet.kit.executables import missing
 from crewlet.kit.references import NotAReference, UnsetVariable, substitute
 from crewlet.node.formerstreams import left_behind
@@ -54,14 +63,14 @@ def warnings_of(settings: Settings, company: Company) -> Iterator[str]:
                 yield f"seat {seat.handle!r} has no steps to run: its mail is finished without any work."
             case PythonRunner(target=target, path=path, env=env) if not _has_module(target, path, env):
                 yield f"seat {seat.handle!r} calls {target!r}, whose module is not in {path} nor installed."
-            case CommandRunner() as runner if problem := _not_startable(runner):
-                yield f"seat {seat.handle!r} is not ready on this machine: {problem}."
             case LlmRunner(models=models):
                 for model in models:
                     if model.api_key is not None and not os.environ.get(model.api_key):
                         yield f"seat {seat.handle!r} takes its key from {model.api_key}, which is not set here."
             case _:
                 pass
+        for problem in _missing_of(seat):
+            yield f"seat {seat.handle!r} is not ready on this machine: {problem}."
         if settings.coordination.type == "local" and not seat.placement.matches(settings.node.id, settings.node.labels):
             yield f"seat {seat.handle!r} is placed on {seat.placement}, which this only node is not: nobody runs it."
 
@@ -77,14 +86,34 @@ def _unusable(folder: Path) -> str:
     return "" if os.access(there, os.W_OK | os.X_OK) else f"this user may not write to {there}"
 
 
-def _not_startable(runner: CommandRunner) -> str:
-    for text in runner.env.values():
+def _missing_of(seat: Seat) -> Iterator[str]:
+    """What this machine lacks of what the seat's agent, and its tool servers, need."""
+    if isinstance(seat.runner, CommandRunner | PythonRunner) and (unset := _unset(seat.runner.env)):
+        yield f"its env needs the variable {unset}, which is not set"
+    elif isinstance(seat.runner, CommandRunner) and (
+        problem := _not_startable(seat.runner.command[0], seat.runner.env, seat.runner.cwd)
+    ):
+        yield problem
+    for server in seat.tool_servers:
+        if unset := _unset(server.headers if isinstance(server, ToolSite) else server.env):
+            yield f"its tool server {server.name} needs the variable {unset}, which is not set"
+        elif isinstance(server, ToolProgram) and (problem := _not_startable(server.command[0], server.env, server.cwd)):
+            yield f"its tool server {server.name} cannot be started: {problem}"
+
+
+def _not_startable(program: str, env: Mapping[str, str], cwd: str | None) -> str:
+    return missing(program, {"PATH": os.environ.get("PATH", os.defpath), **env}, cwd)
+
+
+def _unset(texts: Mapping[str, str]) -> str:
+    """The first variable that is referred to and not set here; "" for none."""
+    for text in texts.values():
         with contextlib.suppress(NotAReference):
             try:
                 substitute(text, os.environ.get)
             except UnsetVariable as unset:
-                return f"its env needs the variable {unset}, which is not set"
-    return missing(runner.command[0], {"PATH": os.environ.get("PATH", os.defpath), **runner.env}, runner.cwd)
+                return str(unset)
+    return ""
 
 
 def _has_module(target: str, path: str | None, env: Mapping[str, str]) -> bool:
