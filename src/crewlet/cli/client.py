@@ -192,7 +192,7 @@ class NodeClient:
         if not isinstance(error, TimeoutError):
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             return f"No node answers at {self.url} ({why})."
-        silent = f"The node at {self.url} did not answer within {timeout_s:.3g} s"
+        silent = f"The node at {self.url} did not answer within {round(timeout_s, 1):g} s"
         if self.pid is None:
             return f"{silent}: look whether its machine and process are well, and at its log."
         if is_stopped(self.pid):
