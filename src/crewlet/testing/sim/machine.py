@@ -18,10 +18,9 @@ from crewlet.testing.sim.mail import SimMailWire
 from crewlet.testing.sim.parents import Guard, SimDeadline, timer_s
 from crewlet.testing.sim.ports import bring_up, hang_up, ports_over
 from crewlet.testing.sim.stage import Stage
-from crewlet.testing.sim.turnwatch import TURN, Luck, WatchedTurns
+from crewlet.testing.sim.turnwatch import TURN, Luck, WatchedMail, WatchedTurns
 from crewlet.testing.sim.vacancy import Living
 from crewlet.testing.sim.wire import Line, Wire
-from crewlet.testing.twins.mail import TwinMail
 from crewlet.turns.turn import Runner
 
 MAINTENANCE_S = 20.0
@@ -160,7 +159,7 @@ class Incarnation:
         return ports_over(
             self.wire,
             SimCellStore(stage.store, self.wire, self._entropy.token, self),
-            lambda: TwinMail(
+            lambda: WatchedMail(
                 stage.mail,
                 clock=machine.clock,
                 wire=SimMailWire(self.wire, self.dice, self._leaving, machine.trouble),

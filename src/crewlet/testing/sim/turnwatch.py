@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crewlet.ports.errors import Fenced
+from crewlet.ports.mail import Published
 from crewlet.testing.sim.children import READ, WRITE
 from crewlet.testing.sim.clock import SimClock
 from crewlet.testing.sim.dice import Dice
 from crewlet.testing.sim.facts import RunningTurn
 from crewlet.testing.sim.judge import Judge
 from crewlet.testing.sim.loop import Process
+from crewlet.testing.twins.mail import TwinMail
 from crewlet.turns.runners.script import ScriptTurns
 from crewlet.turns.turn import Tools, Turn, TurnBroke, TurnResult
 
@@ -19,6 +21,7 @@ TURN: ContextVar[RunningTurn | None] = ContextVar("simulated turn", default=None
 
 PLANTED = "a planted panic"
 _ROUND_S = 0.7
+_EVENTS = "crewlet.events."
 _WRITES = (0, 0, 0, 1, 2)
 
 
@@ -41,6 +44,26 @@ class Luck:
 
     def heal(self) -> None:
         self.breaks = self.panics = self.reaches = self.hook_s = self.hook_fails = 0.0
+
+
+class WatchedMail(TwinMail):
+    """A node's mail. An event is no act of the turn it tells of, and may be told when that one's tenure has ended."""
+
+    async def publish(
+        self,
+        topic: str,
+        data: bytes,
+        *,
+        message_id: str,
+        headers: dict[str, str] | None = None,
+        once: str | None = None,
+        admit: Callable[[], None] | None = None,
+    ) -> Published:
+        before = TURN.set(None if topic.startswith(_EVENTS) else TURN.get())
+        try:
+            return await super().publish(topic, data, message_id=message_id, headers=headers, once=once, admit=admit)
+        finally:
+            TURN.reset(before)
 
 
 class WatchedTurns:
