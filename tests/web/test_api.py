@@ -161,6 +161,8 @@ def test_a_draining_node_takes_no_mail(api: Served) -> None:
     ("body", "detail"),
     [
         ("{", "The body is not valid JSON."),
+        (b'{"body": "\xff"}', "The body is not UTF-8 text."),
+        ('{"body": ' + 100_000 * "[", "The body is nested too deeply."),
         ("[]", "body: it has to be a JSON object."),
         ("{}", "body: it is missing."),
         ('{"body": ""}', "body: it is empty."),
@@ -174,7 +176,7 @@ def test_a_draining_node_takes_no_mail(api: Served) -> None:
         ('{"body": "x", "subject": "' + 201 * "x" + '"}', "subject: it has at most 200 characters."),
     ],
 )
-def test_a_body_that_cannot_be_used_is_told_by_its_field(api: Served, body: str, detail: str) -> None:
+def test_a_body_that_cannot_be_used_is_told_by_its_field(api: Served, body: str | bytes, detail: str) -> None:
     answer = api.ask("POST", "/seats/writer/mail", body, {"Content-Type": "application/json"})
     assert (answer.status, answer.json["error"]) == (422, "invalid")
     assert answer.json["detail"] == detail

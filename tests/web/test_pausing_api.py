@@ -1,6 +1,7 @@
 """Pausing and resuming over HTTP and from the command line."""
 
 import json
+import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,20 @@ def test_a_pause_whose_answer_was_lost_is_asked_for_again_and_is_one(
     cli.node.commands.pauses.next("replace", Fault.UNANSWERED)
     assert main(["seat", "resume", "writer"]) == 0
     assert _pause(cli) is None
+
+
+@pytest.mark.parametrize("word", ["pause", "resume"])
+def test_a_node_that_says_nothing_is_asked_no_longer_than_was_told(
+    cli: Served, capsys: Capture, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr("crewlet.cli.pauses.TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert main(["seat", word, "writer", "--url", f"http://127.0.0.1:{silent.getsockname()[1]}"]) == 1
+        silent.accept()[0].close()
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+    assert "Whether it was done is not known: `crewlet seat list` shows the pauses." in capsys.readouterr().err
 
 
 def test_a_seat_or_unit_that_is_not_there_is_told_with_what_is(cli: Served, capsys: Capture) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from crewlet.cli import FAILED
-from crewlet.cli.client import CommandFailed, NodeClient, NodeRefused, NodeSilent
+from crewlet.cli.client import TIMEOUT_S, CommandFailed, NodeClient, NodeRefused, NodeSilent
 from crewlet.cli.options import DEFAULT_CONFIG, ConfigOption, Output, OutputOption, UrlOption
 from crewlet.cli.printing import clean, instant, print_json, print_table
 from crewlet.cli.run import tell
@@ -18,6 +18,8 @@ from crewlet.cli.sending import segment
 from crewlet.node.limits import MAX_PAUSE_S
 
 _ATTEMPTS = 5
+_REST_S = 1.0
+_LEAST_S = 0.1
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 HandleArgument = Annotated[str | None, typer.Argument(metavar="HANDLE", help="The seat's handle.", show_default=False)]
@@ -190,15 +192,22 @@ def _changed(standing: dict[str, Any], wish: dict[str, Any]) -> dict[str, Any]:
 
 
 def _post(client: NodeClient, path: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
-    """Ask, and ask the same again while the answer is missing: a pause under one key, and a resume, are done once."""
+    """Ask, and ask the same again while the answer is missing and there is time: a pause under one key, and a resume,
+    are done once.
+    """
+    until = time.monotonic() + TIMEOUT_S
     for attempt in range(1, _ATTEMPTS + 1):
+        has_more = attempt < _ATTEMPTS
         try:
-            return client.post(path, body, headers)
+            return client.post(path, body, headers, timeout_s=max(until - time.monotonic(), _LEAST_S))
         except NodeSilent as silent:
-            if not silent.was_sent or attempt == _ATTEMPTS:
+            if not silent.was_sent:
                 raise
+            if not has_more or time.monotonic() + _REST_S >= until:
+                unknown = "Whether it was done is not known: `crewlet seat list` shows the pauses."
+                raise CommandFailed(f"{silent} {unknown}", word=silent.word) from silent
         except NodeRefused as refusal:
-            if refusal.status != 503 or attempt == _ATTEMPTS:
+            if refusal.status != 503 or not has_more or time.monotonic() + _REST_S >= until:
                 raise
-        time.sleep(1)
+        time.sleep(_REST_S)
     raise AssertionError

@@ -35,6 +35,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def on_http(request: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error.__cause__, RecursionError):
+            return answer(422, "invalid", "The body is nested too deeply.")
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            return answer(422, "invalid", "The body is not UTF-8 text.")
         word = error.error if isinstance(error, Refusal) else _WORDS.get(error.status_code, "refused")
         detail = str(error.detail)
         if not isinstance(error, Refusal):
