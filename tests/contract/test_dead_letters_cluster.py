@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Generator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,15 +18,20 @@ from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.publishing import publish_raw
 from crewlet.mail import topics
 from crewlet.mail.deadletters import letter_id, letter_of
+from crewlet.ports.deadletters import DeadLetter
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Delivery
 from crewlet.testing.brokers import Cluster, three_members
-from crewlet.testing.faulty_link import FaultyLink
+from crewlet.testing.faulty_link import FaultyLink, Frame
 
 pytestmark = [pytest.mark.cluster, pytest.mark.real]
 
 INBOX = topics.inbox("writer")
 ROUNDS = 3
+NO_MESSAGE = (
+    b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response",'
+    b'"error":{"code":404,"err_code":10037,"description":"no message found"}}'
+)
 T = TypeVar("T")
 
 
@@ -42,6 +48,37 @@ async def test_a_deposed_leader_tells_of_no_letter_that_it_is_gone(cluster: Clus
             await one_round(cluster, world.connections[0])
 
 
+async def test_a_server_that_is_behind_says_of_no_mail_that_it_was_not_buried(cluster: Cluster) -> None:
+    async with nats_world(cluster.urls, replicas=3) as world, contextlib.AsyncExitStack() as stack:
+        await world.client()
+        scout = world.connections[0]
+        link = await stack.enter_async_context(FaultyLink(cluster.members[0].url))
+        asking = await connected(link.url, scout, stack)
+        letters = NatsDeadLetters(asking, replicas=3, require_live=lambda: None)
+        assert await letters.latest(INBOX, "m1") is None
+        assert (await letters.page(">")).letters == []
+        assert (await ask(scout, "STREAM.INFO.CREWLET_DLQ"))["state"]["messages"] == 0
+        buried = await bury(scout, "m1")
+
+        for is_behind in (True, False):
+            link.on_answer = partial(of_the_past, is_behind=is_behind)
+            with pytest.raises(Unavailable, match="not known" if is_behind else "another one has"):
+                await letters.latest(INBOX, "m1")
+        link.heal()
+        letter = await letters.latest(INBOX, "m1")
+        assert letter is not None and letter.id == buried
+
+
+def of_the_past(frame: Frame, *, is_behind: bool) -> bytes | None:
+    """No message is there, and if told so nothing as new as anything."""
+    if frame.body is not None and b"stream_msg_get_response" in frame.body:
+        return frame.with_payload(NO_MESSAGE)
+    if frame.body is not None and b"stream_info_response" in frame.body and is_behind:
+        past = frame.body.replace(b'"last_seq":', b'"last_seq":0,"was":').replace(b'"subjects":{', b'"were":{')
+        return frame.with_payload(past)
+    return frame.raw
+
+
 async def one_round(cluster: Cluster, scout: Connection) -> None:
     info = await at_last(lambda: ask(scout, "STREAM.INFO.CREWLET_DLQ"))
     leader = cluster.index(info["cluster"]["leader"])
@@ -53,7 +90,10 @@ async def one_round(cluster: Cluster, scout: Connection) -> None:
         cluster.freeze(leader)
         try:
             written = NatsDeadLetters(peer, replicas=3, require_live=lambda: None)
-            shown, dropped = [await at_last(lambda: bury(peer)) for _ in range(2)]
+            shown, dropped = [await at_last(lambda: bury(peer, now_id())) for _ in range(2)]
+            buried = now_id()
+            latest = await at_last(lambda: bury(peer, buried))
+            found = asyncio.create_task(answer_of(letters.latest(INBOX, buried)))
             got = asyncio.create_task(answer_of(letters.get(shown)))
             removed = asyncio.create_task(answer_of(letters.remove(dropped)))
             await asyncio.sleep(0)
@@ -63,12 +103,17 @@ async def one_round(cluster: Cluster, scout: Connection) -> None:
         assert letter is not None
         assert await got in (letter, "unknown")
         assert await removed in (True, "unknown")
+        newest = await found
+        assert newest == "unknown" or (isinstance(newest, DeadLetter) and newest.id == latest)
 
 
-async def bury(connection: Connection) -> str:
-    """A letter of its own each time; returns its id."""
-    now = datetime.now(UTC)
-    delivery = Delivery(f"m{now.timestamp()}", b"x", 1, 25, 0, now)
+def now_id() -> str:
+    return f"m{datetime.now(UTC).timestamp()}"
+
+
+async def bury(connection: Connection, message_id: str) -> str:
+    """Returns the letter's id."""
+    delivery = Delivery(message_id, b"x", 1, 25, 0, datetime.now(UTC))
     letter = letter_of(INBOX, delivery, {}, "it broke", ())
     stored = await publish_raw(connection, letter.subject, b"x", letter.headers, message_id=letter.subject)
     return letter_id(stored.sequence, letter.subject)

@@ -6,9 +6,11 @@ from typing import Any
 import structlog
 
 from crewlet.adapters.nats.connection import Connection
+from crewlet.adapters.nats.jsapi import Reply, ask
 from crewlet.adapters.nats.lookup import message_at, read_message, remove_message
 from crewlet.adapters.nats.publishing import publish_raw
-from crewlet.adapters.nats.streams import DEAD_LETTERS, ensure_stream
+from crewlet.adapters.nats.shapes import Stream, Success
+from crewlet.adapters.nats.streams import DEAD_LETTERS, StreamGone, ensure_stream, unavailable
 from crewlet.adapters.nats.translate import WRONG_LAST_SEQUENCE, ApiError, StoredMessage
 from crewlet.mail.deadletters import (
     Letter,
@@ -26,6 +28,9 @@ from crewlet.ports.mail import Delivery, MailRefused, MessageTooLarge, Subscript
 
 PAGE_BYTES = 8 * 1024 * 1024
 MOST_A_PAGE = 200
+PROBE = f"{DEAD_LETTERS.prefix}probe"
+"""A subject on which no letter ever is."""
+
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 log = structlog.get_logger()
@@ -92,7 +97,14 @@ class NatsDeadLetters:
 
     async def latest(self, subscription: Subscription, message_id: str) -> DeadLetter | None:
         self._require_live()
-        found = await self._read({"last_by_subj": f"{subjects_of(subscription, message_id)}.>"})
+        subjects = f"{subjects_of(subscription, message_id)}.>"
+        found = await self._read({"last_by_subj": subjects})
+        if found is None and not await self._has_none(subjects):
+            found = await self._read({"last_by_subj": subjects})
+            if found is None:
+                raise Unavailable(
+                    f"the server that answered has no letter on {subjects}, and another one has: ask again"
+                )
         return _letter(found) if found is not None else None
 
     async def remove(self, letter_id: str) -> bool:
@@ -103,6 +115,51 @@ class NatsDeadLetters:
             return letter is not None and letter.id == letter_id
 
         return await remove_message(self._connection, DEAD_LETTERS.name, place_of(letter_id), is_it)
+
+    async def _has_none(self, subjects: str) -> bool:
+        """Whether there surely is no letter on these subjects, of which a server has just found none.
+
+        Whoever sends a mail under an id that was buried would else have it worked anew. Of several servers one that was
+        deposed, and does not know it, has nothing of what came since. So something is stored, which takes a quorum, and
+        the answer that counts is of a server that has come as far: all that was buried before is in it.
+
+        Raises:
+            Unavailable: nobody answered, or only a server that is behind.
+        """
+        if not self._connection.is_clustered or await self._keeps_one_copy():
+            return True
+        try:
+            probe = await publish_raw(self._connection, PROBE, b"", {})
+        except MailRefused as error:
+            raise Unavailable(f"whether there is a dead letter is not known: {error}") from error
+        try:
+            state = (await self._info({"subjects_filter": subjects}))["state"]
+        finally:
+            await self._forget_probes(probe.sequence)
+        if state["last_seq"] < probe.sequence:
+            raise Unavailable("whether there is a dead letter is not known: the server that answered is behind")
+        return not state.get("subjects")
+
+    async def _keeps_one_copy(self) -> bool:
+        """Whether no server but one has the letters, or none ever had."""
+        try:
+            return (await self._info({}))["config"].get("num_replicas", 1) == 1
+        except StreamGone:
+            return True
+
+    async def _info(self, wanted: dict[str, Any]) -> Reply:
+        try:
+            return await ask(self._connection, f"STREAM.INFO.{DEAD_LETTERS.name}", wanted, shape=Stream)
+        except ApiError as error:
+            raise unavailable(error, DEAD_LETTERS.name) from error
+
+    async def _forget_probes(self, newest: int) -> None:
+        """What is left of them is taken by the next one's."""
+        upto = {"filter": PROBE, "seq": newest + 1}
+        try:
+            await ask(self._connection, f"STREAM.PURGE.{DEAD_LETTERS.name}", upto, shape=Success, budget_s=0.0)
+        except CrewletError as error:
+            log.debug("dead_letter_probe_left", place=newest, error=str(error))
 
     async def _write(self, letter: Letter, data: bytes) -> None:
         headers = {**letter.headers, _EXPECTED: "0"}
@@ -125,6 +182,8 @@ class NatsDeadLetters:
 
 
 def _letter(message: StoredMessage) -> DeadLetter | None:
+    if message.subject == PROBE:
+        return None
     try:
         return read_letter(message.seq, message.subject, message.headers, message.data, message.time)
     except ValueError as error:
