@@ -222,6 +222,44 @@ async def test_a_frozen_broker_is_noticed_and_found_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.real
+async def test_however_much_is_to_be_sent_a_frozen_broker_is_noticed_and_a_cancellation_is_not_lost(
+    tmp_path: Path,
+) -> None:
+    states: list[str] = []
+    heard: list[bytes] = []
+
+    def take(subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        heard.append(data)
+
+    async def listen_and_wait(number: int) -> None:
+        await connection.client.listen(f"to.{number}", take)
+        await asyncio.Event().wait()
+
+    with one_server(tmp_path) as server:
+        async with opened(server.url, states=states) as connection:
+            await connection.client.listen("sent", take)
+            server.freeze()
+            try:
+                for _ in range(20):
+                    connection.client.send("elsewhere", "", b"x" * 1_000_000)
+                listening = [asyncio.create_task(listen_and_wait(number)) for number in range(2_000)]
+                await asyncio.sleep(0.1)
+                for task in listening:
+                    task.cancel()
+                _, uncancelled = await asyncio.wait(listening, timeout=1.0)
+                await until(lambda: states[-1] == "disconnected")
+            finally:
+                server.thaw()
+            await until(lambda: states[-1] == "connected")
+            await connection.request("$JS.API.INFO", timeout_s=LIMIT_S)
+            connection.client.send("sent", "", b"after")
+            await until(lambda: heard == [b"after"])
+            for task in uncancelled:
+                task.cancel()
+            assert not uncancelled
+
+
+@pytest.mark.real
 async def test_a_listener_that_raises_does_not_end_the_reconnecting(server: Server) -> None:
     states: list[str] = []
 

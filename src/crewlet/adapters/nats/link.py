@@ -182,6 +182,14 @@ class Link(Client):
             self._pending = []
             self._pending_data_size = 0
 
+    async def _flush_pending(self, force_flush: bool = False) -> None:
+        """Write at once what the library has to send.
+
+        Its own way is a queue that is full while a broker takes nothing: then it waits there, also with its pings, so
+        that the silence is never noticed; and a cancellation that meets it there is lost.
+        """
+        self._flush()
+
     def _take_message(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> bool:
         """Take an answer, or what a listener waits for, in the step in which it was read. False: it is neither."""
         if sid == self._answers_sid:
