@@ -9,6 +9,7 @@ import pytest
 from mail_worlds import nats_world
 from structlog.testing import capture_logs
 
+from crewlet.adapters.nats.deadletters import PROBE
 from crewlet.adapters.nats.lookup import read_message
 from crewlet.adapters.nats.streams import DEAD_LETTERS
 from crewlet.company.model import Company
@@ -51,6 +52,7 @@ async def test_foreign_messages_on_the_subjects_of_dead_letters_keep_no_letter_f
         await connection.request(stored.subject, b"x", timeout_s=5.0, headers=deep)
         await connection.request(f"dlq.{inbox.topic}.agent-writer.0.0", b"x", timeout_s=5.0, headers=headers)
         await connection.request("dlq.x", b"[" * 100_000, timeout_s=5.0)
+        await connection.request(PROBE, b"", timeout_s=5.0)  # one that was left, and is no stranger's
         await connection.request("dlq.y", b"\xff", timeout_s=5.0, headers=b"NATS/1.0\r\n\xff\xfe\r\n:\r\n\r\n")
         await send(mail, inbox.topic, "e2")
         await until(world, lambda: mail.tally.dead_letters == 2)
