@@ -49,7 +49,10 @@ PINS = {
     "unanswered delete taken for none": Catch(SimOptions(4, minutes=6.0, faults=("limbo",)), SAFETY, "P9"),
     "stopped seats keep the deadline": Catch(SimOptions(0, minutes=3.0, faults=("outage",)), SAFETY, "P10"),
     "leaving seats left out of the deadline": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P10"),
-    "unproven seats left alone at a drain": Catch(SimOptions(70, minutes=6.0), SAFETY, "P8"),
+    # What is left runs on beside the next owner (P1), or the parent ends a node that turns (P10).
+    "unproven seats left alone at a drain": Catch(
+        SimOptions(5, minutes=6.0, faults=("hooks", "deploy", "stall")), SAFETY, "P1", seeds=25
+    ),
     "no beat while a duty rests": Catch(SimOptions(0, minutes=3.0, faults=()), SAFETY, "P10"),
     "tools left behind at a release": Catch(SimOptions(0, minutes=3.0, faults=("stop",)), SAFETY, "P1"),
     "tools not killed": Catch(SimOptions(0, minutes=4.0, faults=("partition",)), SAFETY, "P1"),
