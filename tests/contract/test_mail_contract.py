@@ -164,6 +164,10 @@ def test_mail_that_kills_its_reader_takes_nothing_along(run: Run) -> None:
     run(poison.mail_that_kills_its_reader_takes_nothing_along)
 
 
+def test_mail_that_stops_its_inbox_each_time_leaves_the_others_their_deliveries(run: Run) -> None:
+    run(poison.mail_that_stops_its_inbox_each_time_leaves_the_others_their_deliveries)
+
+
 def test_mail_that_a_living_reader_gave_back_is_still_taken_together(run: Run) -> None:
     run(poison.mail_that_a_living_reader_gave_back_is_still_taken_together)
 

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from crewlet.mail.batching import (
+    MAX_BATCH_MESSAGES,
     UNEXPLAINED_DELIVERIES,
     Partition,
     clamped,
@@ -80,6 +81,8 @@ class Consumer:
         self._is_disowned = False
         self._waiting: list[Delivery] = []
         self._suspects: set[int] = set()
+        self._room = MAX_BATCH_MESSAGES
+        self._has_failed = False
         self._handling = 0
         self._settling: dict[asyncio.Future[Any], None] = {}
         self._changed = asyncio.Event()
@@ -213,6 +216,7 @@ class Consumer:
 
     async def _pass(self) -> None:
         options = self._options
+        self._has_failed = False
         await self._collect(options)
         if not self._is_open():
             await self._hand_back(())
@@ -238,11 +242,15 @@ class Consumer:
         await self._all_settled()
         if self._waiting:
             await self._hand_back(())
+        if self._is_open():
+            self._room = min(2 * self._room, MAX_BATCH_MESSAGES)
 
     async def _collect(self, options: BatchOptions) -> None:
         """Fill `_waiting`: a pull of one that waits, then what lies ready, then what comes while lingering.
 
-        Nothing more is taken beside what may kill this process: each delivery in hand would be lost with it.
+        Nothing more is taken beside what may kill this process: each delivery in hand would be lost with it. Where what
+        failed stops the inbox again and again, as mail does that its agent dies of, a pass takes one, and twice as many
+        with each pass that goes well.
         """
         if not self._waiting:
             self._suspects.clear()
@@ -251,14 +259,15 @@ class Consumer:
             return
         linger_ends = self._clock.elapsed() + options.linger_s
         while self._may_take_more(options):
-            await self._take(options.max_messages - len(self._waiting), 0.0)
+            await self._take(min(options.max_messages, self._room) - len(self._waiting), 0.0)
             left = linger_ends - self._clock.elapsed()
             if left <= 0 or not self._may_take_more(options):
                 return
             await self._take(1, self._pull_wait_s(min(self._feed.pull_expiry_s, left)))
 
     def _may_take_more(self, options: BatchOptions) -> bool:
-        return not self._suspects and len(self._waiting) < options.max_messages and self._is_open()
+        most = min(options.max_messages, self._room)
+        return not self._suspects and len(self._waiting) < most and self._is_open()
 
     async def _take(self, count: int, wait_s: float) -> None:
         taken = await self._feed.take(count, wait_s)
@@ -311,6 +320,9 @@ class Consumer:
         back = in_stream_order([*begun, *self._drop_waiting(), *self._feed.leftovers()])
         if not back:
             return
+        if self._has_failed and any(each.deliveries > UNEXPLAINED_DELIVERIES for each in back):
+            # What failed stopped the inbox as well, and not for the first time: what is taken beside it pays for it.
+            self._room = 1
         if self._clock.elapsed() >= self._good_until:
             await self._feed.give_back_late(back)
         else:
@@ -421,6 +433,7 @@ class Consumer:
             case Ack():
                 self._feed.ack(partition)
             case Nak(reason=reason):
+                self._has_failed = True
                 self._log.info("delivery_naked", ids=[delivery.id for delivery in partition], reason=reason)
                 if self._is_ours():
                     await self._note_returned(partition, reason)

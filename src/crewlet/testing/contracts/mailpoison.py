@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
-from crewlet.ports.mail import Ack, Attachment, BatchOptions, Defer, Delivery, Mail, Outcome, Subscription
+from crewlet.ports.mail import Ack, Attachment, BatchOptions, Defer, Delivery, Mail, Nak, Outcome, Subscription
 from crewlet.testing.contracts.mailworld import Desk, MailWorld, MakeWorld, key, send, until, until_backlog
 
 BUDGET = 6
@@ -108,3 +108,35 @@ async def mail_that_a_living_reader_gave_back_is_still_taken_together(make: Make
             attachment.unquiesce()
         await until(world, lambda: len(desk.calls) == 6)
         assert desk.calls == [["a:1", "a:2"]] * 5 + [["b:1", "b:2"]]
+
+
+async def mail_that_stops_its_inbox_each_time_leaves_the_others_their_deliveries(make: MakeWorld) -> None:
+    async with make(delivery_budget=BUDGET) as world:
+        mail = await world.client()
+        inbox = Subscription(world.topic("inbox"), "g")
+        await mail.ensure_subscription(inbox)
+        await send(mail, inbox.topic, *(f"{number}:poison" for number in range(2 * BUDGET)), "x:1", "x:2", "y:1")
+        worked: dict[str, int] = {}
+
+        async def work(deliveries: Sequence[Delivery]) -> Outcome:
+            if "poison" in deliveries[0].id:
+                attachment.hold("agent")
+                return Nak("its agent died of it")
+            worked.update((each.id, each.deliveries) for each in deliveries)
+            return Ack()
+
+        attachment = await mail.attach(
+            inbox, work, good_until=math.inf, holds=["agent"], options=BatchOptions(max_messages=100, partition_key=key)
+        )
+
+        async def is_over() -> bool:
+            if attachment.in_hand == 0:
+                attachment.unhold("agent")
+            return len(worked) == 3 or bool(await world.dead_letters(inbox.topic))
+
+        ends = world.clock.elapsed() + 60.0
+        while not await is_over():
+            assert world.clock.elapsed() < ends, f"worked: {worked}"
+            await world.clock.sleep(0.02)
+        assert sorted(worked) == ["x:1", "x:2", "y:1"]
+        assert max(worked.values()) < BUDGET
