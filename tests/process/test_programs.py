@@ -69,6 +69,7 @@ def test_a_program_reads_lines_answers_lines_and_its_exit_code_is_told(on_loop: 
         await program.end()
         assert await program.wait() == 3
         assert program.error_tail() == "oops\n"
+        assert (program.error_bytes(), program.error_tail(1), program.error_tail(5)) == (5, "ops\n", "")
 
     on_loop(case)
 

@@ -99,6 +99,13 @@ async def test_a_worker_that_dies_in_a_turn_is_named_and_another_takes_its_place
     assert turns.trouble is None
 
 
+async def test_what_an_earlier_turn_said_is_not_quoted_when_a_later_one_breaks(bench: SeatBench) -> None:
+    await bench.start("desk:mutters")
+    await bench.run("of the first mail")
+    with pytest.raises(ProgramBroke, match=r"exited with code 4 in the middle of the turn$"):
+        await bench.run("")
+
+
 async def test_nothing_that_is_printed_gets_into_the_protocol(bench: SeatBench) -> None:
     await bench.start("desk:prints")
     assert await bench.run() == TurnResult("delivered", "unharmed")

@@ -58,8 +58,16 @@ class Program(Protocol):
         """
         ...
 
-    def error_tail(self) -> str:
-        """The last 2,000 bytes or so of its standard error, as text. Never raises."""
+    def error_bytes(self) -> int:
+        """How much it has written to its standard error by now. Never raises."""
+        ...
+
+    def error_tail(self, since: int = 0) -> str:
+        """The last 2,000 bytes or so of its standard error, as text. Never raises.
+
+        Args:
+            since: nothing from before the reading of `error_bytes` that was this.
+        """
         ...
 
     async def wait(self) -> int:

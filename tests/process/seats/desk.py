@@ -59,6 +59,13 @@ def dies(turn: SyncTurn) -> None:
     os._exit(int(turn.mail[0].body))
 
 
+def mutters(turn: SyncTurn) -> None:
+    """Says its mail on standard error; without a body it ends its process and says nothing."""
+    if not turn.mail[0].body:
+        os._exit(4)
+    print(turn.mail[0].body, file=sys.stderr, flush=True)
+
+
 def aborts(turn: SyncTurn) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 

@@ -108,14 +108,22 @@ class ErrorPipe:
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
         self._tail = bytearray()
+        self._count = 0
         self._burst = 0
         self._resume: asyncio.TimerHandle | None = None
         os.set_blocking(pipe.fileno(), False)
         self._listen()
 
-    @property
-    def tail(self) -> str:
-        return bytes(self._tail[-_TAIL_BYTES:]).decode("utf-8", "replace")
+    def count(self) -> int:
+        """How many bytes were written by now, but for what a flood keeps in the pipe."""
+        if not self._pipe.closed:
+            self._take()
+        return self._count
+
+    def tail(self, since: int = 0) -> str:
+        """The last of it, and nothing from before the `count` that was this."""
+        kept = bytes(self._tail[-_TAIL_BYTES:])
+        return kept[max(0, len(kept) - (self._count - since)) :].decode("utf-8", "replace")
 
     def finish(self) -> None:
         """Every writer is gone: take what still lies in the pipe, and close it."""
@@ -144,6 +152,7 @@ class ErrorPipe:
         if not chunk:
             self._close()
         self._burst += len(chunk)
+        self._count += len(chunk)
         self._tail = (self._tail + chunk)[-_TAIL_BYTES:]
         return bool(chunk)
 

@@ -179,8 +179,11 @@ class LocalProgram(Program):
     def lines(self) -> AsyncIterator[bytes]:
         return self._output.lines()
 
-    def error_tail(self) -> str:
-        return self._errors.tail
+    def error_bytes(self) -> int:
+        return self._errors.count()
+
+    def error_tail(self, since: int = 0) -> str:
+        return self._errors.tail(since)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._exit.code)

@@ -54,7 +54,8 @@ class RealProgram(Program):
         self._unanswered = 1  # it has not heard of its turn yet
         self._is_silent = self._is_closed = self._is_over = False
         self._changed = asyncio.Event()
-        self._tail = ""
+        self._tail = b""
+        self._error_bytes = 0
 
     @property
     def pid(self) -> int:
@@ -89,13 +90,18 @@ class RealProgram(Program):
             elif not self._take(_PATIENCE_S) and not self._is_closed:
                 self._is_silent = True
 
-    def error_tail(self) -> str:
+    def error_bytes(self) -> int:
+        self._read_errors()
+        return self._error_bytes
+
+    def error_tail(self, since: int = 0) -> str:
+        self._read_errors()
+        return self._tail[max(0, len(self._tail) - (self._error_bytes - since)) :].decode(errors="replace")
+
+    def _read_errors(self) -> None:
         if not self._errors.closed:
-            size = os.fstat(self._errors.fileno()).st_size
-            self._tail = os.pread(self._errors.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(
-                errors="replace"
-            )
-        return self._tail
+            size = self._error_bytes = os.fstat(self._errors.fileno()).st_size
+            self._tail = os.pread(self._errors.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
 
     async def wait(self) -> int:
         while True:
@@ -119,7 +125,7 @@ class RealProgram(Program):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self.error_tail()
+        self._read_errors()
         for stream in (self._input, self._output, self._errors):
             with contextlib.suppress(OSError):
                 stream.close()

@@ -64,6 +64,12 @@ class Conversation:
         self._parse = parse
         self._shown_at: float | None = None
         self._rounds = Rounds(MOST_ROUNDS)
+        self._error_bytes = 0
+
+    def begin(self, program: Program) -> bytes:
+        """The line that begins it. What the program wrote to standard error before is none of this turn's."""
+        self._error_bytes = program.error_bytes()
+        return protocol.start_line(self.turn)
 
     async def listen(self, program: Program) -> TurnResult | None:
         """Serve the program until its outcome. None when its output ended without one.
@@ -113,8 +119,8 @@ class Conversation:
         return None
 
     def broke(self, kind: Breakage, detail: str, program: Program) -> ProgramBroke:
-        """The breakage, with the last of what the program wrote to standard error."""
-        tail = program.error_tail().strip()[-_TAIL_CHARS:]
+        """The breakage, with the last of what the program wrote to standard error in this turn."""
+        tail = program.error_tail(self._error_bytes).strip()[-_TAIL_CHARS:]
         return ProgramBroke(kind, f"{detail}; it said: {tail}" if tail else detail)
 
     def _show(self, text: str) -> None:
@@ -172,7 +178,7 @@ async def converse(
     bounds: list[asyncio.Task[None]] = []
     if timeout_s is not None:
         bounds = [asyncio.create_task(clock.sleep(timeout_s))]
-    feed = asyncio.create_task(program.write_line(protocol.start_line(conversation.turn)))
+    feed = asyncio.create_task(program.write_line(conversation.begin(program)))
     try:
         await asyncio.wait((listen, exited, *bounds), return_when=asyncio.FIRST_COMPLETED)
         if exited.done() and not listen.done():
