@@ -118,7 +118,11 @@ async def test_a_world_that_did_not_answer_breaks_the_turn_and_is_no_panic() -> 
     assert isinstance(await desk.handle_mail(*mails("a")), Nak)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()], ids=["exception", "cancelled"])
+class _NoException(BaseException):
+    """As extensions that are not written in Python raise where they panic."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError(), _NoException("boom")], ids=repr)
 def test_a_panic_is_recorded_and_acked_and_its_stack_is_in_the_log(error: BaseException) -> None:
     async def script(turn: Turn) -> TurnResult:
         raise error

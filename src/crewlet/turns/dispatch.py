@@ -384,7 +384,9 @@ class SeatDispatch:
                 check_depth(turn.mail)
                 result = await self._runner.run(turn)
                 run.is_well = True
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the table of endings tells them apart
+        except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the table of endings tells them apart
             result = error
         if run.task is not None and run.task.cancelling():
             # It may have ended in the very step in which it was cancelled: what follows must not meet that.
