@@ -79,6 +79,19 @@ async def test_an_event_that_nobody_takes_is_logged_and_the_next_one_goes() -> N
 
 
 @in_virtual_time
+async def test_what_is_logged_of_an_event_bears_no_names_of_the_turn_that_told_of_another() -> None:
+    clock = VirtualClock()
+    events = events_over(SlowMail(clock, refuses=2), clock)
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
+        with structlog.contextvars.bound_contextvars(seat="alice", turn_id="t1"):
+            events.tell("seat_paused", {"seat": "alice"})
+        events.tell("seat_paused", {"seat": "bob"})
+        await events.stop()
+    assert [line["event"] for line in logs] == ["event_not_published", "event_not_published"]
+    assert not any("seat" in line or "turn_id" in line for line in logs)
+
+
+@in_virtual_time
 async def test_no_more_than_so_many_wait_for_a_broker_that_does_not_answer_and_that_is_said_once() -> None:
     clock = VirtualClock()
     mail = SlowMail(clock, takes_s=0.001)

@@ -7,6 +7,7 @@ be told of a turn whose tenure has ended.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from datetime import UTC
 from typing import Any, Final
 
@@ -51,6 +52,8 @@ class Events:
         self._node_id = node_id
         self._waiting: deque[Envelope] = deque()
         self._tasks = Tasks("events")
+        # Whoever tells the first event of several has names in its logs that are not those of the next.
+        self._context = copy_context()
         self._publishing: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._is_full = False
@@ -71,7 +74,7 @@ class Events:
             Envelope(id=event_id, type=event_type, timestamp=at, source="node", payload=dict(about), node=self._node_id)
         )
         if self._publishing is None or self._publishing.done():
-            self._publishing = self._tasks.start(self._publish(), "publishing")
+            self._publishing = self._context.run(self._tasks.start, self._publish(), "publishing")
 
     async def stop(self) -> None:
         """Publish what waits, for a second at most, and nothing more from then on. Again: nothing happens."""
