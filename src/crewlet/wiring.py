@@ -98,8 +98,8 @@ def _configure_logs(settings: LoggingSettings, source: Path) -> None:
     try:
         opened = LogFile(file.path, max_bytes=file.max_size_mb * 1_000_000, max_backups=file.max_backups)
     except OSError as error:
-        problem = f"{file.path} cannot be opened: {error.strerror}"
-        remedy = "write a file that this user may write, in a folder that is there"
+        problem = f"{file.path} cannot be used: {error.strerror}"
+        remedy = "write a file that this user may write, in a folder that is there and that it may write to"
         raise ConfigRefused(problem, where=f"{source}: logging.file.path", remedy=remedy) from error
     log = FileLog(opened, file.level, file.format)
     configure_logs(level=settings.level, form=settings.format, stderr=settings.stderr, file=log)

@@ -185,7 +185,7 @@ def test_a_log_file_that_cannot_be_opened_is_refused_in_a_sentence(folder: Path)
     done = crewlet(folder, "up")
     assert done.returncode == 78, done
     path = folder / "no" / "such" / "folder" / "node.log"
-    assert f"logging.file.path: {path} cannot be opened: No such file or directory" in done.stderr
+    assert f"logging.file.path: {path} cannot be used: No such file or directory" in done.stderr
     assert "Traceback" not in done.stderr and "starting it again" not in done.stderr
 
 

@@ -1,7 +1,12 @@
 """The log in a file, beside standard error or in its place."""
 
+import errno
+import io
 import json
 import logging
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +30,18 @@ def settings_are_put_back() -> Iterator[None]:
 
 def file_log(path: Path, level: str = "info", form: Form = "json") -> FileLog:
     return FileLog(LogFile(path, max_bytes=1_000_000, max_backups=1), level, form)
+
+
+class FullDisk(io.StringIO):
+    def write(self, s: str, /) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class NoRoom(LogFile):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, max_bytes=1_000_000, max_backups=1)
+        self._file.close()
+        self._file = FullDisk()
 
 
 def events(text: str) -> list[str]:
@@ -111,3 +128,62 @@ def test_a_file_that_cannot_be_moved_aside_is_said_once_and_written_again_as_soo
     file.write("line 3\n")
     assert (path.read_text(), in_the_way.read_text()) == ("line 3\n", "line 0\n")
     file.close()
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_neither_a_full_disk_nor_a_reader_that_is_gone_breaks_whoever_logs(
+    has_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    configure_logs(file=FileLog(NoRoom(tmp_path / "crewlet.log"), "info", "json") if has_file else None)
+    for level in ("debug", "info", "warning", "error", "critical", "exception"):
+        getattr(structlog.get_logger(), level)("said")
+
+
+def test_a_device_is_never_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[Path] = []
+
+    def replace(source: Path, target: Path) -> None:
+        moved.append(source)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    file = LogFile(Path("/dev/null"), max_bytes=10, max_backups=1)
+    for _ in range(3):
+        file.write("a line\n")
+    file.close()
+    assert moved == []
+
+
+def test_a_file_that_could_never_be_moved_aside_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def access(path: Path, mode: int) -> bool:
+        return path != tmp_path
+
+    monkeypatch.setattr(os, "access", access)
+    with pytest.raises(PermissionError, match="move it aside"):
+        LogFile(tmp_path / "crewlet.log", max_bytes=10, max_backups=1)
+
+
+def test_lines_of_many_threads_are_all_there(tmp_path: Path) -> None:
+    path = tmp_path / "crewlet.log"
+    file = LogFile(path, max_bytes=1000, max_backups=100)
+
+    def write(name: str) -> None:
+        for number in range(200):
+            file.write(f"{name} {number}\n")
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    file.close()
+    lines = [line for each in tmp_path.iterdir() for line in each.read_text().splitlines()]
+    assert sorted(lines) == sorted(f"{name} {number}" for name in "abcd" for number in range(200))
+
+
+def test_a_library_whose_words_do_not_fit_is_not_broken_by_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "crewlet.log"
+    logging.getLogger().handlers.clear()
+    configure_logs(stderr=False, file=file_log(path))
+    logging.getLogger("a.library").warning("it is %d", "odd")
+    assert json.loads(path.read_text())["said"] == "it is %d ('odd',)"

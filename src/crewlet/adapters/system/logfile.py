@@ -1,7 +1,11 @@
 """A file of log lines that is moved aside when it is full."""
 
+import contextlib
+import errno
 import os
+import stat
 import sys
+import threading
 from pathlib import Path
 from typing import TextIO
 
@@ -10,43 +14,59 @@ class LogFile:
     """Appends lines to a file. When it is full it becomes `NAME.1`, the one before `NAME.2`, and so on.
 
     A line that cannot be written is lost, which is said on standard error, once until one can be written again: a full
-    disk ends no node.
+    disk ends no node. Any thread may write. What is no plain file, as `/dev/stdout`, is never full.
 
     Args:
         max_bytes: how large it grows.
         max_backups: how many full ones are kept; 0 keeps none.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, or could never be moved aside.
     """
 
     def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._max_backups = max_backups
+        self._lock = threading.RLock()
         self._file = self._opened()
-        self._size = os.fstat(self._file.fileno()).st_size
+        found = os.fstat(self._file.fileno())
+        self._size = found.st_size
+        self._grows = stat.S_ISREG(found.st_mode)
+        if self._grows and not os.access(path.parent, os.W_OK | os.X_OK):
+            self._file.close()
+            raise PermissionError(
+                errno.EACCES, "this user may not write to its folder, to move it aside when it is full"
+            )
         self._is_failing = False
 
     def write(self, line: str) -> None:
         """Append one line, its end included."""
-        try:
-            size = len(line.encode("utf-8", "backslashreplace"))
-            if self._file.closed:  # it could not be turned over before
-                self._file = self._opened()
-            if self._size and self._size + size > self._max_bytes:
-                self._turn_over()
-            self._file.write(line)
-            self._file.flush()
-            self._size += size
-            self._is_failing = False
-        except (OSError, ValueError) as error:
-            if not self._is_failing:
-                print(f"crewlet: the log file {self._path} cannot be written: {error}", file=sys.stderr, flush=True)
-            self._is_failing = True
+        with self._lock:
+            try:
+                self._append(line)
+                self._is_failing = False
+            except (OSError, ValueError) as error:
+                if not self._is_failing:
+                    self._tell(error)
+                self._is_failing = True
 
     def close(self) -> None:
         self._file.close()
+
+    def _append(self, line: str) -> None:
+        size = len(line.encode("utf-8", "backslashreplace"))
+        if self._file.closed:  # it could not be turned over before
+            self._file = self._opened()
+        if self._grows and self._size and self._size + size > self._max_bytes:
+            self._turn_over()
+        self._file.write(line)
+        self._file.flush()
+        self._size += size
+
+    def _tell(self, error: Exception) -> None:
+        with contextlib.suppress(OSError, ValueError):  # standard error may lie on the same full disk
+            print(f"crewlet: the log file {self._path} cannot be written: {error}", file=sys.stderr, flush=True)
 
     def _opened(self) -> TextIO:
         # Whoever runs the node may read it, and nobody else: names and reasons of a company stand in it.

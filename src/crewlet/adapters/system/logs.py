@@ -1,5 +1,6 @@
 """Structured logs of this process: one event a line, on stderr, in a file, or both."""
 
+import contextlib
 import logging
 import sys
 from collections.abc import MutableMapping
@@ -49,7 +50,7 @@ def configure_logs(
     structlog.configure(
         processors=[*processors, *_rendered(form, is_terminal=sys.stderr.isatty())],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=_to_stderr,
         cache_logger_on_first_use=True,
     )
     # Libraries that log through the standard module speak up only when something is wrong.
@@ -64,6 +65,20 @@ def _rendered(form: Form, *, is_terminal: bool) -> list[structlog.typing.Process
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     # The plain formatter: the rich one prints local variables, which may hold secrets.
     return [structlog.dev.ConsoleRenderer(colors=is_terminal, exception_formatter=structlog.dev.plain_traceback)]
+
+
+class _Stderr(structlog.WriteLogger):
+    """Loses the line that cannot be written: neither a full disk nor a reader that is gone is the speaker's fault."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            super().msg(message)
+
+    debug = info = warning = error = critical = msg
+
+
+def _to_stderr(*_: Any) -> _Stderr:
+    return _Stderr(sys.stderr)
 
 
 class _IntoFile:
@@ -93,4 +108,8 @@ class _AsEvents(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger()
         say = log.error if record.levelno >= logging.ERROR else log.warning
-        say("library_said", library=record.name, said=record.getMessage(), exc_info=record.exc_info)
+        try:
+            said = record.getMessage()
+        except Exception:  # noqa: BLE001
+            said = f"{record.msg} {record.args}"  # they do not fit each other, which is no reason to break who said it
+        say("library_said", library=record.name, said=said, exc_info=record.exc_info)
