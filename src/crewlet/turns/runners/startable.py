@@ -5,6 +5,7 @@ the seat's inbox is held for it no delivery is spent, and what appears takes the
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,8 @@ class Startable:
         self._clock = clock
         self._tasks = Tasks(f"{what} of {handle}")
         self._looking: Callable[[], Coroutine[Any, Any, None]] | None = None
+        # A start fails in a turn, whose names are not those of what is looked for after it.
+        self._context = copy_context()
         self._on_change: Callable[[], None] = lambda: None
         self._failed_starts = 0
         self._is_ended = False
@@ -71,7 +74,7 @@ class Startable:
         if self.is_ready and self._looking is not None:
             self._failed_starts += 1
             self._change(is_ready=False, trouble=why)
-            self._tasks.start(self._again(self._looking), "looking again")
+            self._context.run(self._tasks.start, self._again(self._looking), "looking again")
 
     async def end(self) -> None:
         """Look for it no longer."""
