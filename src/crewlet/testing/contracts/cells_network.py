@@ -205,6 +205,7 @@ class CellsOverNetworkContract:
             link.lose_everything()
             for number in range(5):
                 done(await witness.create(f"k{number}", b"1"))
+            await _until_lost(link)
             link.heal()
             await self._is_level_again(events, _apply({}, before), witness)
 
