@@ -100,6 +100,14 @@ def up(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         assert alive == []
 
 
+def test_a_parent_that_is_asked_for_stacks_has_its_node_print_them_and_lives_on(up: Up) -> None:
+    node = up.until_ready()
+    before = len(up.said())
+    up.process.send_signal(signal.SIGUSR2)
+    up.until(lambda: "(most recent call first)" in up.said()[before:], "the stacks are printed", 20)
+    assert up.process.poll() is None and up.until_ready() == node
+
+
 def test_mail_in_the_hands_of_a_killed_node_is_worked_by_the_next(up: Up) -> None:
     node = up.until_ready()
     sent = [crewlet(up.folder, "seat", "send", "greeter", f"number {n}").stdout.strip() for n in range(3)]

@@ -78,7 +78,12 @@ class NodeProcess:
         if good_until is None or now < good_until - _STACKS_S or self._asked_for == good_until:
             return
         self._asked_for = good_until
-        if now - self.page.read_beat() >= _STALE_BEAT_S and _catches(self.pid, signal.SIGUSR2):
+        if now - self.page.read_beat() >= _STALE_BEAT_S:
+            self.ask_for_stacks()
+
+    def ask_for_stacks(self) -> None:
+        """Have it print what it is at, unless it has not come so far yet."""
+        if _catches(self.pid, signal.SIGUSR2):
             self._signal(signal.SIGUSR2)
 
     def terminate(self) -> None:

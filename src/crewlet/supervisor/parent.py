@@ -79,6 +79,7 @@ def run(plan: UpPlan) -> int:
     """Run broker and node until a stop or a failure that repeating cannot mend. Call it in the main thread.
 
     The first SIGTERM, SIGINT or SIGHUP has the node drain, for as long as that takes; a second one ends everything.
+    SIGUSR2 goes on to the node, which prints its stacks.
 
     Returns:
         The exit code of the command, as the module says.
@@ -159,6 +160,7 @@ class _Parent:
         """Look at everything once, the deadline first."""
         self._watch_node()
         self._watch_stops()
+        self._pass_on_stacks()
         self._watch_broker()
         self._giving_back = [helper for helper in self._giving_back if not helper.has_ended()]
         self._given_up -= reap_orphans(self._children())
@@ -299,6 +301,12 @@ class _Parent:
             return
         self._node_due = boottime() + pause_s
         say(f"node ended with {_how(code)}; starting it again in {pause_s:g} s.")
+
+    def _pass_on_stacks(self) -> None:
+        if self._signals.wants_stacks:
+            self._signals.wants_stacks = False
+            if self._node is not None:
+                self._node.ask_for_stacks()
 
     def _watch_stops(self) -> None:
         stops = self._signals.stops

@@ -19,6 +19,8 @@ class SignalWaiter:
     def __init__(self) -> None:
         self.stops: list[int] = []
         """Every request to stop that came, oldest first."""
+        self.wants_stacks = False
+        """Whether SIGUSR2 came, whose default would end this process and all below it. Put it back when it is done."""
         self._before: dict[int, Any] = {}
         self._read, self._write = -1, -1
         self._fd_before = -1
@@ -31,6 +33,7 @@ class SignalWaiter:
         # A stopped parent keeps no deadline, so Ctrl+Z is not for it.
         for number in (signal.SIGCHLD, signal.SIGTSTP):
             self._before[number] = signal.signal(number, _nothing)
+        self._before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, self._on_stacks)
         self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         return self
 
@@ -52,6 +55,9 @@ class SignalWaiter:
 
     def _on_stop(self, number: int, _frame: FrameType | None) -> None:
         self.stops.append(number)
+
+    def _on_stacks(self, _number: int, _frame: FrameType | None) -> None:
+        self.wants_stacks = True
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
