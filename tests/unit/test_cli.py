@@ -291,6 +291,19 @@ def test_validate_tells_what_it_read_as_json(tmp_path: Path, capsys: Capture, mo
     ]
 
 
+def test_validate_looks_for_programs_on_the_path_that_is_meant(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "crewlet.yaml").write_text("")
+    (tmp_path / "company.yaml").write_text(
+        "name: Desk\nroles:\n  - handle: one\n"
+        "    runner: {type: command, command: sh, env: {PATH: '/opt/none:${PATH}'}}\n"
+    )
+    monkeypatch.setenv("PATH", "/bin")
+    assert main(["validate"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("command", [["validate"], ["up-plan"], ["node"]])
 def test_a_refused_file_is_78_and_one_sentence(command: list[str], tmp_path: Path, capsys: Capture) -> None:
     assert main(command) == 78

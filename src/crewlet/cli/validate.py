@@ -102,7 +102,9 @@ def _missing_of(seat: Seat) -> Iterator[str]:
 
 
 def _not_startable(program: str, env: Mapping[str, str], cwd: str | None) -> str:
-    return missing(program, {"PATH": os.environ.get("PATH", os.defpath), **env}, cwd)
+    """What keeps it from being started; each variable that the env refers to is set."""
+    found = {name: substitute(text, os.environ.get) for name, text in env.items() if name == "PATH"}
+    return missing(program, {"PATH": os.environ.get("PATH", os.defpath), **found}, cwd)
 
 
 def _unset(texts: Mapping[str, str]) -> str:
