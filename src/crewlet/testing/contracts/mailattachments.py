@@ -14,6 +14,7 @@ from crewlet.testing.contracts.mailworld import (
     send,
     until,
     until_backlog,
+    until_kept,
     when,
 )
 
@@ -121,7 +122,7 @@ async def every_verb_of_a_stopped_instance_says_not_live(make: MakeWorld) -> Non
             raises_now(now, NotLive)
         raises_now(lambda: attachment.prolong(math.inf), NotLive)
         assert await other.waiting(unmade) is None
-        assert await world.kept(inbox.topic) == 0
+        await until_kept(world, inbox.topic, 0)
         backlog = await other.waiting(inbox)
         assert backlog is not None and backlog.open_pulls == 0
 
@@ -198,4 +199,4 @@ async def after_a_detach_no_pull_is_open(make: MakeWorld) -> None:
             backlog = await mail.waiting(inbox)
             assert backlog is not None and backlog.open_pulls == 0 and desk.ids == []
         await until_backlog(world, mail, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
-        assert await world.kept(inbox.topic) == 0
+        await until_kept(world, inbox.topic, 0)

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Nak, Outcome, Subscription
-from crewlet.testing.contracts.mailworld import Desk, MakeWorld, key, quiet, send, until, until_backlog, when
+from crewlet.testing.contracts.mailworld import (
+    Desk,
+    MakeWorld,
+    key,
+    quiet,
+    send,
+    until,
+    until_backlog,
+    until_kept,
+    when,
+)
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -298,4 +308,4 @@ async def a_redelivery_of_what_is_in_hand_starts_nothing(make: MakeWorld) -> Non
         await quiet(world, 1.5)
         assert desk.calls == [["e1"]]
         assert attachment.in_hand == 0
-        assert await world.kept(inbox.topic) == 0
+        await until_kept(world, inbox.topic, 0)

@@ -18,6 +18,7 @@ from crewlet.testing.contracts.mailworld import (
     send,
     until,
     until_backlog,
+    until_kept,
     when,
 )
 
@@ -70,7 +71,7 @@ async def a_message_whose_readers_died_is_buried_unrun_with_their_names(make: Ma
         assert "2 deliveries are used up" in letter.reason and "died" in letter.reason
         assert (heir.tally.dead_letters, heir.tally.failed_burials) == (1, 0)
         await until_backlog(world, sender, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
-        assert await world.kept(inbox.topic) == 0
+        await until_kept(world, inbox.topic, 0)
 
 
 async def a_first_delivery_is_never_noted(make: MakeWorld) -> None:
@@ -178,7 +179,7 @@ async def what_a_handler_buries_is_kept_whole_and_the_rest_of_its_conversation_i
         assert (bad.message_id, bad.data, bad.headers) == ("a:bad", whole, {"Kind": "a:bad"})
         assert (bad.deliveries, bad.reason) == (1, "not an event: it is in bad words")
         assert (worse.message_id, worse.data) == ("a:worse", b"\xff")
-        assert await world.kept(inbox.topic) == 0
+        await until_kept(world, inbox.topic, 0)
 
 
 async def what_is_to_be_buried_past_the_lease_or_after_a_detach_goes_to_the_next_reader(make: MakeWorld) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import math
 
 from crewlet.ports.mail import Ack, NoMailbox, Subscription
-from crewlet.testing.contracts.mailworld import Desk, MakeWorld, quiet, raises, send, until, when
+from crewlet.testing.contracts.mailworld import Desk, MakeWorld, quiet, raises, send, until, until_kept, when
 
 
 async def a_pause_keeps_mail_from_handlers(make: MakeWorld) -> None:
@@ -101,7 +101,7 @@ async def a_hold_does_not_bring_back_a_deleted_subscription(make: MakeWorld) -> 
         await quiet(world)
         assert await two.waiting(inbox) is None
         await raises(two.publish(inbox.topic, b"x", message_id="e1"), NoMailbox)
-        assert await world.kept(inbox.topic) == 0
+        await until_kept(world, inbox.topic, 0)
         assert await attachment.detach() is True
 
 

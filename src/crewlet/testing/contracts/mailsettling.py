@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Outcome, Settling, Subscription
-from crewlet.testing.contracts.mailworld import Desk, MakeWorld, quiet, send, until, until_backlog
+from crewlet.testing.contracts.mailworld import Desk, MakeWorld, quiet, send, until, until_backlog, until_kept
 
 
 def _later() -> "asyncio.Future[Outcome]":
@@ -39,7 +39,7 @@ async def what_settles_later_stops_no_other_partition_but_the_next_batch(make: M
         await until(world, lambda: desk.ids == ["a", "b", "c"])
         await until_backlog(world, mail, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))
         assert not attachment.is_handling
-        assert await world.kept(inbox.topic) == 0
+        await until_kept(world, inbox.topic, 0)
 
 
 async def what_settles_later_goes_back_with_its_batch(make: MakeWorld) -> None:

@@ -129,6 +129,14 @@ async def until(world: MailWorld, is_so: Callable[[], bool], *, within_s: float 
         await world.clock.sleep(0.005)
 
 
+async def until_kept(world: MailWorld, topic: str, count: int) -> None:
+    """Wait until the broker keeps so many messages of a topic: several servers let go of one after its ack."""
+    ends = world.clock.elapsed() + PATIENCE_S
+    while (kept := await world.kept(topic)) != count:
+        assert world.clock.elapsed() < ends, f"{kept} messages are kept of {topic}, and {count} were to be"
+        await world.clock.sleep(0.005)
+
+
 async def until_backlog(
     world: MailWorld, mail: Mail, subscription: Subscription, is_so: Callable[[Backlog], bool]
 ) -> Backlog:
