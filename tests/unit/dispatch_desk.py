@@ -1,5 +1,6 @@
 """One seat's dispatch with everything around it real but the broker and the runner: those are told what to do."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from crewlet.turns.dispatch import SeatDispatch
 from crewlet.turns.record import TurnNote
 from crewlet.turns.slots import Slots
 from crewlet.turns.spending import Spending
-from crewlet.turns.turn import Turn, TurnResult
+from crewlet.turns.turn import OutgoingMail, Turn, TurnResult
 
 Script = Callable[[Turn], Awaitable[TurnResult]]
 
@@ -196,6 +197,17 @@ class Desk:
 
 async def done(turn: Turn) -> TurnResult:
     return TurnResult("delivered")
+
+
+async def forever(turn: Turn) -> TurnResult:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def reach_then_wait(turn: Turn) -> TurnResult:
+    turn.reach("an outside call")
+    await turn.send(OutgoingMail("bob", "hello"))
+    return await forever(turn)
 
 
 def event(id: str, *, type: str = "external_notification", source: str = "person", **more: Any) -> Envelope:

@@ -6,13 +6,11 @@ turn has ended one way or another. Who owns the seat, what is recorded, and how 
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
 from crewlet.company.model import Seat
-from crewlet.kit.supervise import see_through
 from crewlet.mail.channels import Channels
 from crewlet.mail.events import Tell, tell_nobody
 from crewlet.mail.ledger import Completion, Ledger
@@ -28,17 +26,18 @@ from crewlet.ports.mail import Ack, Answer, Bury, Defer, Delivery, Nak, Outcome,
 from crewlet.ports.tools import ToolServer
 from crewlet.turns import intake
 from crewlet.turns.account import Account
-from crewlet.turns.endings import Endings, Run
-from crewlet.turns.guards import check_depth
+from crewlet.turns.course import Course
+from crewlet.turns.endings import Endings
 from crewlet.turns.intake import Intake
 from crewlet.turns.owntools import OwnTools
 from crewlet.turns.questions import Questions, closed_questions
 from crewlet.turns.record import TurnNote, Work
+from crewlet.turns.run import Run
 from crewlet.turns.sending import TurnMail
 from crewlet.turns.slots import Slot, Slots, SlotsClosed
 from crewlet.turns.spending import NoBudgets, Spending
 from crewlet.turns.toolbox import Tool, Toolbox, served
-from crewlet.turns.turn import Fence, Runner, Turn, TurnResult
+from crewlet.turns.turn import Fence, Runner, Turn
 
 _log = structlog.get_logger()
 
@@ -133,6 +132,7 @@ class SeatDispatch:
         self._endings = Endings(
             seat.handle, ledger=ledger, clock=clock, refuse=self._refuse, skipped=self._skipped, tell=tell
         )
+        self._course = Course(seat.handle, runner, self._endings)
         # Bound once: the module's own looks its settings up at each line, also at one that is not written.
         self._log = _log.bind()
         self._run: Run | None = None
@@ -321,8 +321,7 @@ class SeatDispatch:
             self._log.info("turn_started", triggers=list(work.triggers), runner=work.runner)
             started = self._clock.elapsed()
             turn = self._turn_of(run.fence, mail, account)
-            run.task = asyncio.create_task(self._work(run, account, turn), name=f"turn {self._handle}")
-            outcome = await self._outcome(run, run.task)
+            outcome = await self._course.take(run, account, turn)
             if account.record.answered:
                 # It may have finished more of the batch than its own mail.
                 self._ahead = None
@@ -373,60 +372,6 @@ class SeatDispatch:
             waiting=account.waiting,
             questions_left=questions.left,
         )
-
-    async def _work(self, run: Run, account: Account, turn: Turn) -> Outcome:
-        """Run the turn, and find out what becomes of its mail."""
-        run.is_begun = True
-        result: TurnResult | BaseException = asyncio.CancelledError()
-        try:
-            if not run.is_ending:
-                turn.fence.check()
-                check_depth(turn.mail)
-                result = await self._runner.run(turn)
-                run.is_well = True
-        except (GeneratorExit, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the table of endings tells them apart
-            result = error
-        if run.task is not None and run.task.cancelling():
-            # It may have ended in the very step in which it was cancelled: what follows must not meet that.
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)
-        run.ended.set()
-        if run.is_cut_short:
-            await self._endings.record_last(run, account)
-            raise asyncio.CancelledError
-        try:
-            return await self._endings.settle(run, account, result)
-        except Exception as error:  # noqa: BLE001 - mail whose turn has run does not come back for a defect of ours
-            return await self._endings.dispatch_panicked(run, account, error)
-
-    async def _outcome(self, run: Run, task: "asyncio.Task[Outcome]") -> Outcome | Settling:
-        """Until the turn has ended, by itself or because its fence closed. It is never left running."""
-
-        def close(reason: str) -> None:
-            run.stop_reason = run.stop_reason or reason or "the fence closed"
-            run.end()
-
-        forget = run.fence.on_close(close)
-        task.add_done_callback(lambda _: run.ended.set())
-        try:
-            await run.ended.wait()
-        except asyncio.CancelledError:
-            # Our own, which goes on when the turn is seen to end.
-            if run.ended.is_set():
-                self._endings.record_meanwhile(task)
-                raise
-            run.is_cut_short = True
-            run.end()
-            with suppress(Exception):
-                await see_through(task, task.cancel)
-            raise
-        finally:
-            forget()
-        if task.done():
-            return task.result()
-        return self._endings.record_meanwhile(task) if run.is_well else await task
 
     def _unreadable(self, broken: intake.Undecodable, fence: Fence) -> Bury:
         """Give up what is no event: it will not become one by coming back, and a person may want to read it."""
