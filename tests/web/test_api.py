@@ -270,7 +270,7 @@ def test_the_description_names_every_route_and_its_refusals(api: Served) -> None
         "/units/{unit}/pause",
         "/units/{unit}/resume",
     }
-    assert set(paths["/seats/{handle}/mail"]["post"]["responses"]) == {"202", "404", "413", "415", "422", "503"}
+    assert set(paths["/seats/{handle}/mail"]["post"]["responses"]) == {"202", "400", "404", "413", "415", "422", "503"}
 
 
 def test_no_answer_invites_pages_of_other_origins(api: Served) -> None:

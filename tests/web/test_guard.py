@@ -1,5 +1,7 @@
 """Who may speak to the API."""
 
+import json
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -96,3 +98,27 @@ def test_a_body_that_grows_over_the_limit_is_cut_off(api: Served) -> None:
     answer = api.ask("POST", "/seats/writer/mail", iter([piece] * (MAX_BODY_BYTES // len(piece) + 1)), JSON)
     assert (answer.status, answer.json["error"]) == (413, "too_large")
     assert api.ask("GET", "/livez").status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("Idempotency-Key", "a", "b"),
+        ("Idempotency-Key", "a", "a"),
+        ("Content-Type", "application/json", "text/plain"),
+        ("Authorization", f"Bearer {TOKEN}", "Bearer wrong"),
+    ],
+)
+def test_a_header_of_which_there_are_two_is_refused(locked: Served, name: str, first: str, second: str) -> None:
+    locked.node.commands.sent.clear()
+    headers = {**JSON, "Authorization": f"Bearer {TOKEN}"}
+    lines = [f"{key}: {value}" for key, value in headers.items() if key != name]
+    head = ["POST /seats/writer/mail HTTP/1.1", "Host: 127.0.0.1", "Content-Length: 13", "Connection: close"]
+    request = "\r\n".join([*head, *lines, f"{name}: {first}", f"{name.upper()}: {second}", "", '{"body": "x"}'])
+    with socket.create_connection(("127.0.0.1", locked.server.port), timeout=10) as connection:
+        connection.sendall(request.encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    assert answer.startswith("HTTP/1.1 400 ")
+    sentence = f"The request has more than one {name} header; send it once."
+    assert json.loads(answer.partition("\r\n\r\n")[2]) == {"error": "bad_request", "detail": sentence}
+    assert not locked.node.commands.sent

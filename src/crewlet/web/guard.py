@@ -15,6 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 MAX_BODY_BYTES = 8 * 1024 * 1024
 PROBES = frozenset({"/health", "/livez", "/readyz"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+ONCE = ("Host", "Authorization", "Content-Type", "Idempotency-Key")
+"""Headers that a request has once at most: of two, nobody could say which one was meant."""
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
 
 
@@ -48,7 +50,7 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = self._refusal(scope, headers)
+        refusal = _doubled(scope) or self._refusal(scope, headers)
         if refusal is not None:
             await _answer(send, *refusal)
             return
@@ -98,6 +100,14 @@ class Guard:
 
     def _too_large(self) -> tuple[int, str, str]:
         return 413, "too_large", f"The body is larger than {self._max_body_bytes} bytes."
+
+
+def _doubled(scope: Scope) -> tuple[int, str, str] | None:
+    names = [name.lower() for name, _ in scope["headers"]]
+    for header in ONCE:
+        if names.count(header.lower().encode()) > 1:
+            return 400, "bad_request", f"The request has more than one {header} header; send it once."
+    return None
 
 
 def _name_of(host: str) -> str:

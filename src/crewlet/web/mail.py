@@ -40,6 +40,7 @@ def add_mail(app: FastAPI, node: WebNode) -> None:
         response_model_exclude_none=True,
         tags=["mail"],
         responses=problems(
+            s400="more than one Idempotency-Key",
             s404="the company has no such seat",
             s413="the mail is too large",
             s415="the body is not JSON",

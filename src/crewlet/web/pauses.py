@@ -20,8 +20,9 @@ _BODY = {
 
 def add_pauses(app: FastAPI, node: WebNode) -> None:
     """Add them to an app."""
-    of_seat = problems(s404="the company has no such seat", s409="another's pause stands", **_BODY)
-    of_unit = problems(s404="the company has no such unit", **_BODY)
+    once = "more than one Idempotency-Key"
+    of_seat = problems(s400=once, s404="the company has no such seat", s409="another's pause stands", **_BODY)
+    of_unit = problems(s400=once, s404="the company has no such unit", **_BODY)
 
     @app.post("/seats/{handle}/pause", response_model_exclude_none=True, tags=["pauses"], responses=of_seat)
     async def pause_seat(handle: Handle, wish: SeatPauseIn, key: IdempotencyKey = None) -> SeatPause:
