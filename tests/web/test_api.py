@@ -276,3 +276,26 @@ def test_the_description_names_every_route_and_its_refusals(api: Served) -> None
 def test_no_answer_invites_pages_of_other_origins(api: Served) -> None:
     answer = api.ask("GET", "/health", headers={"Origin": "http://evil.example"})
     assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/seats/writer/mail/"),
+        ("GET", "/seats/writer/mail/%2f"),
+        ("GET", "/seats/%2f/mail"),
+        ("GET", "/seats//mail"),
+        ("GET", "/dlq/"),
+        ("GET", "/dlq/%2F"),
+        ("GET", "/health/"),
+        ("GET", "/query/schedules/%2f"),
+        ("POST", "/seats/writer/mail/"),
+        ("POST", "/seats/writer/pause/"),
+        ("POST", "/duties/%2f/run"),
+        ("DELETE", "/dlq/"),
+    ],
+)
+def test_a_path_with_a_slash_too_many_is_told_as_nothing_there(api: Served, method: str, path: str) -> None:
+    answer = api.ask(method, path, "{}" if method == "POST" else None, {"Content-Type": "application/json"})
+    assert (answer.status, answer.json["error"]) == (404, "not_found")
+    assert "location" not in answer.headers

@@ -33,6 +33,8 @@ def create_app(node: WebNode, api: ApiSettings | None = None) -> FastAPI:
         summary="One node of a company of AI agents.",
         docs_url=None,
         redoc_url=None,
+        # A slash too many is told as what it is; a redirect would answer with nothing that a program can read.
+        redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
     )
     errors.install(app)
