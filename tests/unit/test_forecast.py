@@ -1,6 +1,6 @@
 """What a fleet would settle to, held against the decisions that real sweeps make."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -134,3 +134,21 @@ def test_ten_thousand_seats_on_a_hundred_nodes_are_all_held_and_nobody_is_over_i
     made = forecast(rows, company)
     assert {len(handles) for handles in made.held.values()} == {100} == set(made.at_most.values())
     assert len(lose(made, ["n0"]).moves) == 100
+
+
+@pytest.mark.parametrize("seats_each", [0.5, 1, 1.5])
+def test_a_loss_looks_at_those_nodes_alone_that_may_take_what_it_frees(
+    seats_each: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = forecast([NodeRow(f"n{n}") for n in range(200)], seats(*(f"s{n}" for n in range(int(200 * seats_each)))))
+    looked_at: list[str] = []
+    matches = Placement.matches
+
+    def noted(self: Placement, node_id: str, labels: Mapping[str, str]) -> bool:
+        looked_at.append(node_id)
+        return matches(self, node_id, labels)
+
+    monkeypatch.setattr(Placement, "matches", noted)
+    losses = [lose(made, [row.node_id]) for row in made.rows]
+    assert sum(len(loss.moves) for loss in losses) == len(made.seats)
+    assert len(looked_at) <= 3 * len(losses)

@@ -179,7 +179,7 @@ def _facts(made: "Forecast", losses: "Sequence[Loss]") -> dict[str, Any]:
             {
                 "nodes": list(loss.nodes),
                 "moves": dict(loss.moves),
-                "stranded": _nobodys(loss.stranded, _survivors(made, loss)),
+                "stranded": _nobodys(loss.stranded, _survivors(made, loss)) if loss.stranded else [],
                 "after_lease_s": _after_lease_s(loss),
             }
             for loss in losses

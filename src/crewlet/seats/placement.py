@@ -108,7 +108,7 @@ def plan(rows: Sequence[NodeRow] | None, seats: Sequence[Seat], me: NodeRow, bef
         return msgspec.structs.replace(before, nodes=len(fleet), peers_held=peers_held)
     index = _PlacingNodes(placing, me.node_id)
 
-    groups = _ordered([_group(index, placement, handles) for placement, handles in _members(seats)])
+    groups = ordered([_group(index, placement, handles) for placement, handles in _members(seats)])
 
     by_handle = {handle: group for group in groups for handle in group.handles}
     mine = tuple(group for group in groups if group.is_mine)
@@ -126,6 +126,19 @@ def plan(rows: Sequence[NodeRow] | None, seats: Sequence[Seat], me: NodeRow, bef
         _group_by_handle=by_handle,
         _basis=(seats, placing, me.node_id),
     )
+
+
+def ordered(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Groups in the document's order, most constrained first."""
+    # sorted() is stable, so what ties keeps the order of the document, and the group without a placement is last.
+    placed = [group for group in groups if not group.placement.is_anywhere]
+    anywhere = [group for group in groups if group.placement.is_anywhere]
+    return tuple(sorted(placed + anywhere, key=attrgetter("nodes")))
+
+
+def share_of(seats: int, nodes: int) -> int:
+    """How many of a group's seats one of these nodes may hold."""
+    return -(-seats // nodes) if nodes else 0
 
 
 class _PlacingNodes:
@@ -170,18 +183,10 @@ def _members(seats: Sequence[Seat]) -> Iterator[tuple[Placement, list[str]]]:
 
 def _group(index: _PlacingNodes, placement: Placement, handles: Sequence[str]) -> Group:
     nodes, is_mine = index.match(placement)
-    share = -(-len(handles) // nodes) if nodes else 0
-    return Group(placement, tuple(handles), nodes, share, is_mine)
+    return Group(placement, tuple(handles), nodes, share_of(len(handles), nodes), is_mine)
 
 
 def _seats_of(groups: Sequence[Group], seats: Sequence[Seat]) -> tuple[Seat, ...]:
     """The seats of these groups, in the document's order."""
     handles = {handle for group in groups for handle in group.handles}
     return tuple(seat for seat in seats if seat.handle in handles) if handles else ()
-
-
-def _ordered(groups: Sequence[Group]) -> tuple[Group, ...]:
-    # sorted() is stable, so what ties keeps the order of the document, and the group without a placement is last.
-    placed = [group for group in groups if not group.placement.is_anywhere]
-    anywhere = [group for group in groups if group.placement.is_anywhere]
-    return tuple(sorted(placed + anywhere, key=attrgetter("nodes")))
