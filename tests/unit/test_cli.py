@@ -138,6 +138,7 @@ def test_wrong_usage_is_2_and_goes_to_standard_error(args: list[str], capsys: Ca
     [
         (["statu"], "There is no command 'statu'; did you mean 'status'? `crewlet -h`"),
         (["seat", "lst"], "There is no command 'lst'; did you mean 'list'? `crewlet seat -h`"),
+        (["seat", "pause", "a", "--for", "x"], "There is no option --for; `crewlet seat pause -h`"),
         (["status", "--ulr", "x"], "There is no option --ulr; did you mean '--url'? `crewlet status -h`"),
         (["status", "extra", "more"], "There is one word too many: 'extra more'; `crewlet status -h`"),
         (["status", "-o", "xml"], "--output: 'xml' is neither table nor json; `crewlet status -h`"),

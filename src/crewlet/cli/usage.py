@@ -70,5 +70,7 @@ def _name(error: Any) -> str:
 
 
 def _near(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    # Dashes say nothing about how near two options are.
+    bare = {each.lstrip("-"): each for each in known}
+    near = get_close_matches(name.lstrip("-"), bare, n=1)
+    return f"; did you mean {bare[near[0]]!r}?" if near else ""
