@@ -108,6 +108,18 @@ def test_a_parent_that_is_asked_for_stacks_has_its_node_print_them_and_lives_on(
     assert up.process.poll() is None and up.until_ready() == node
 
 
+def test_whoever_asks_for_stacks_while_it_starts_ends_nothing(folder: Path) -> None:
+    up = Up(folder)
+    try:
+        up.until(up.family, "its settings are being read", 20)
+        up.process.send_signal(signal.SIGUSR2)
+        up.until_ready()
+        assert up.process.poll() is None
+    finally:
+        code = up.stop()
+    assert code == 0
+
+
 def test_mail_in_the_hands_of_a_killed_node_is_worked_by_the_next(up: Up) -> None:
     node = up.until_ready()
     sent = [crewlet(up.folder, "seat", "send", "greeter", f"number {n}").stdout.strip() for n in range(3)]
