@@ -246,11 +246,12 @@ async def test_presence_counts_for_a_ttl_from_the_last_answered_renewal() -> Non
     await asyncio.sleep(0.01)
     r.leases.down.update({"renew", "claim"})
     await asyncio.sleep(20)
-    assert r.host.presence_held()
+    assert r.host.presence_held() and r.host.presence_trouble()
     await asyncio.sleep(15)
     assert not r.host.presence_held()
     r.leases.down.clear()
     await until(r.host.presence_held, within_s=10)
+    assert r.host.presence_trouble() is None
     await r.host.stop()
 
 

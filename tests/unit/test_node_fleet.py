@@ -35,6 +35,20 @@ async def test_a_node_alone_runs_the_whole_company_and_a_second_one_takes_its_sh
 
 
 @in_virtual_time
+async def test_while_no_node_is_live_it_is_not_said_that_no_node_fits() -> None:
+    fleet = Fleet(("a", "b"))
+    node = await fleet.node("n1")
+    fleet.cut.add("n1")
+    await fleet.clock.sleep(2 * TTL_S)
+    assert not node.health().has_presence and node.health().presence_error
+    fleet.cut.clear()
+    snapshot = await node.fleet()
+    assert snapshot.nodes == () and not any(seat.node for seat in snapshot.seats)
+    assert snapshot.unplaceable == () == snapshot.unmanned_roles
+    await fleet.close()
+
+
+@in_virtual_time
 async def test_a_seat_that_nobody_holds_says_since_when_whether_it_was_given_back_or_lapsed() -> None:
     fleet = Fleet(("a", "b"))
     node = await fleet.node("n1")

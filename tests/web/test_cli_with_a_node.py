@@ -95,6 +95,12 @@ def test_status_fails_when_the_fleet_cannot_be_read_and_still_shows_the_node(nod
         ({"queue": "disconnected"}, None, "no broker", "no connection to its broker"),
         ({"queue": "disconnected"}, Unavailable("nobody answers"), "no broker", "Nobody answers."),
         ({"has_presence": False}, None, "not counted by the fleet", "cannot renew its presence"),
+        (
+            {"has_presence": False, "presence_error": "no room"},
+            None,
+            "not counted by the fleet",
+            "presence (no room), so",
+        ),
         ({"has_presence": False, "id_held_by": "n1:cd"}, None, "its id is another's", "Another process (n1:cd) has"),
         ({}, Unavailable("nobody answers"), "the store does not answer", "Nobody answers."),
     ],

@@ -43,6 +43,7 @@ def _of_node(client: NodeClient, health: Mapping[str, Any], refusal: NodeRefused
         "node": health["node"],
         "status": _condition(health, refusal),
         "broker": health["queue"],
+        "presence": clean(error) if (error := health.get("presence_error")) else None,
         "url": client.url,
         "version": health["version"],
         "since": instant(health["started_at"]),
@@ -99,7 +100,10 @@ def problem_of(health: Mapping[str, Any]) -> str:
             "goes by itself within a lease TTL; otherwise stop one of the two, or set another `node.id`."
         )
     if not health["has_presence"]:
-        return "This node cannot renew its presence, so what it shows of the fleet may be old; look at its broker."
+        why = f" ({clean(error)})" if (error := health.get("presence_error")) else ""
+        return (
+            f"This node cannot renew its presence{why}, so what it shows of the fleet may be old; look at its broker."
+        )
     return ""
 
 

@@ -364,6 +364,7 @@ class Node:
             shutting_down=self._is_draining,
             seats=tuple(sorted(self.host.held())),
             has_presence=self.host.presence_held(),
+            presence_error=self.host.presence_trouble(),
             id_held_by=self.host.id_rival(),
             lease_ttl_s=self.leases.ttl_s,
             stall_lag_seconds=self.beats.stall_s(),

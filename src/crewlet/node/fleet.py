@@ -54,7 +54,7 @@ class FleetReader:
         rows = {lease.name: row_from_lease(lease) for lease in nodes}
         held = {lease.name: lease for lease in seats}
         others = self._others(nodes)
-        unplaceable = plan(list(rows.values()), company.seats, _SPECTATOR).unplaceable
+        unplaceable = plan(list(rows.values()), company.seats, _SPECTATOR).unplaceable if rows else ()
         return FleetSnapshot(
             company=company.name,
             this_node=self._node_id,
@@ -69,7 +69,9 @@ class FleetReader:
                 for seat in company.seats
             ),
             unplaceable=tuple(Unplaceable(seat.handle, str(seat.placement)) for seat in unplaceable),
-            unmanned_roles=tuple(role for role in ROLES if not any(role in row.roles for row in rows.values())),
+            unmanned_roles=tuple(
+                role for role in ROLES if rows and not any(role in row.roles for row in rows.values())
+            ),
             pauses_known=pauses is not None,
             other_documents=others,
             disputed=await self._disputed(held) if others else (),

@@ -26,6 +26,7 @@ class HealthSnapshot:
         nodes: live nodes at the last roster that could be read; None before the first.
         lease_ttl_s: the TTL in force.
         has_presence: whether the other nodes count this one.
+        presence_error: why it could not renew its presence the last time; None where it could.
         id_held_by: another process that has this node's id and so keeps it out of the fleet; a former run of it is that
             until its presence has lapsed. None without one.
         last_error: by handle, why its last turn broke; None with none.
@@ -47,6 +48,7 @@ class HealthSnapshot:
     seats: tuple[str, ...]
     lease_ttl_s: float
     has_presence: bool = True
+    presence_error: str | None = None
     id_held_by: str | None = None
     stall_lag_seconds: float | None = None
     unproven_seconds: Mapping[str, float] | None = None
@@ -169,6 +171,8 @@ class FleetSnapshot:
     Attributes:
         pauses_known: false where nobody said which seats are paused.
         other_documents: live nodes whose company document names other seats than this node's.
+        unplaceable: with no live node, none: what then keeps seats from being run is not their placement. Likewise
+            `unmanned_roles`.
         disputed: with such nodes, the seats that nobody holds: of this node's document, or of any other that made a
             mailbox for them. Those that only a part of the fleet names may stay so until all have one document.
         strays: seats that are held and that this node's document does not name, with no title, runner or placement:

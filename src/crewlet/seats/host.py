@@ -308,6 +308,10 @@ class SeatHost:
         """Whether peers provably count this node."""
         return self._presence.is_held
 
+    def presence_trouble(self) -> str | None:
+        """Why the last renewal of it was not answered; None where it was."""
+        return self._presence.trouble
+
     def id_rival(self) -> str | None:
         """The process that keeps this one out of the fleet under the same node id, or a former run of it."""
         return self._presence.rival

@@ -42,6 +42,7 @@ class Presence:
         self._is_given_up = False
         self._is_gone = False
         self._advertised: Mapping[str, Any] | None = None
+        self._trouble = ""
         self._rival = ""
         self._rival_since = self._told_at = -math.inf
 
@@ -49,6 +50,11 @@ class Presence:
     def rival(self) -> str | None:
         """The live process that has this node's id, while it keeps this one out; one that died is it for a TTL."""
         return self._rival or None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last renewal or claim was not answered; None where it was."""
+        return self._trouble or None
 
     @property
     def is_held(self) -> bool:
@@ -130,7 +136,9 @@ class Presence:
     async def _renew_or_tell(self) -> None:
         try:
             await self._renew()
+            self._trouble = ""
         except Unavailable as error:
+            self._trouble = str(error)
             _log.warning("node_presence_unavailable", node=self._context.config.node_id, error=str(error))
 
     async def _renew(self) -> None:
