@@ -112,6 +112,27 @@ def test_a_file_that_was_there_is_gone_on_with_and_one_without_backups_begins_an
     file.close()
 
 
+def test_a_file_that_somebody_else_moved_emptied_or_deleted_is_followed(tmp_path: Path) -> None:
+    path, moved = tmp_path / "crewlet.log", tmp_path / "crewlet.log-20300131"
+    file = LogFile(path, max_bytes=20, max_backups=1)
+    file.write("line 0\n")
+    path.rename(moved)
+    file.write("line 1\n")
+    assert (moved.read_text(), path.read_text()) == ("line 0\n", "line 1\n")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.rename(moved)
+    path.write_text("by another\n")
+    file.write("line 2\n")
+    assert path.read_text() == "by another\nline 2\n"
+    os.truncate(path, 0)
+    file.write("line 3\n")
+    assert path.read_text() == "line 3\n" and not (tmp_path / "crewlet.log.1").exists()
+    path.unlink()
+    file.write("line 4\n")
+    assert path.read_text() == "line 4\n"
+    file.close()
+
+
 def test_a_file_that_cannot_be_moved_aside_is_said_once_and_written_again_as_soon_as_it_can(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
