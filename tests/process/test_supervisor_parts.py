@@ -36,6 +36,14 @@ def test_the_planning_process_decides_whether_anything_runs(tmp_path: Path, argv
     assert ("node started" in done.stderr) == (argv == ("good", "0"))
 
 
+def test_a_stop_while_there_is_no_plan_yet_ends_both_processes_and_begins_nothing() -> None:
+    planner = (
+        "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); print('sent', flush=True); time.sleep(600)"
+    )
+    done = finish(MAIN, planner)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_parent_loads_nothing_but_the_standard_library() -> None:
     code = (
         "import sys\n"

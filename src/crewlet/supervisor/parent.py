@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from subprocess import SubprocessError
+from types import FrameType
 
 from crewlet.kit.listening import ListenFailed, refuse_unusable
 from crewlet.kit.unusable import Unusable
@@ -49,12 +50,37 @@ _LONGEST_SLEEP_S = 0.5
 def main(argv: Sequence[str], *, planner: Sequence[str] = ("-P", "-m", "crewlet.cli", "up-plan")) -> int:
     """Have `crewlet up-plan` check the command and write a plan, in a process of its own; then run the plan.
 
-    That process loads what this one must not. Its output and, when it wrote no plan, its exit code are the command's.
+    That process loads what this one must not. Its output and, when it wrote no plan, its exit code are the command's. A
+    SIGTERM meanwhile ends both: process 1 of a container, which has no default for it, would go on and start.
 
     Args:
         argv: the arguments after `up`.
         planner: what the interpreter is told to run as the planning process, before `argv`.
     """
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        code, text = _planned(argv, planner)
+    except _Stopped:
+        return 0  # nothing was begun
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if code != 0:
+        return code if code > 0 else 128 - code
+    return run(UpPlan.from_json(text)) if text else 0
+
+
+class _Stopped(Exception):
+    """A SIGTERM came while there was no plan yet."""
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise _Stopped
+
+
+def _planned(argv: Sequence[str], planner: Sequence[str]) -> tuple[int, str]:
+    """The planning process's exit code and what it wrote. It does not outlive this call."""
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as pipe:
         planning = spawn(
@@ -65,14 +91,11 @@ def main(argv: Sequence[str], *, planner: Sequence[str] = ("-P", "-m", "crewlet.
         os.close(write_end)
         try:
             text = pipe.read().decode()
-            code = planning.wait()
-        except KeyboardInterrupt:
+            return planning.wait(), text
+        except (_Stopped, KeyboardInterrupt):
             planning.kill()
             planning.wait()
-            return 128 + signal.SIGINT
-    if code != 0:
-        return code if code > 0 else 128 - code
-    return run(UpPlan.from_json(text)) if text else 0
+            raise
 
 
 def run(plan: UpPlan) -> int:
