@@ -53,6 +53,7 @@ mutants: setup ## plant each known bug and search for a seed of the simulator th
 
 lock: setup ## resolve the dependencies again
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --all-extras --python-version 3.11 pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --extra llm --extra otel --python-version 3.11 --constraint requirements.lock pyproject.toml --output-file deploy/container/requirements.lock
 
 clean: ## remove what the build made
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

