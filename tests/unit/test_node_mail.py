@@ -14,7 +14,7 @@ from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.pauses import Wish
 from crewlet.node.assembly import Node
 from crewlet.node.letterdesk import NoEvent, UnknownLetter
-from crewlet.ports.errors import Misuse
+from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.virtual import in_virtual_time
 
@@ -280,5 +280,29 @@ async def test_an_id_that_has_a_dead_letter_is_not_sent_anew_on_any_node_until_t
     sent = await one.commands.send_mail("a", "m", message_id="m")
     assert (sent.is_duplicate, sent.dead_letter) == (True, None)
     await one.commands.letters.drop(letter_id)
-    assert not (await two.commands.send_mail("a", "m", message_id="m")).is_duplicate
+    assert (await two.commands.send_mail("a", "m", message_id="m")).is_duplicate, "it is finished, letter or not"
+    await one.commands.letters.drop(await buried(fleet, sender, "n"))
+    fleet.poison.clear()
+    await fleet.clock.sleep(300)
+    assert not (await two.commands.send_mail("a", "n", message_id="n")).is_duplicate
+    await fleet.until(lambda: fleet.finished("n"), "it is worked as new mail")
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_an_id_that_only_the_broker_still_knows_is_refused_until_it_has_forgotten_it() -> None:
+    fleet = Fleet(("a",))
+    node = await fleet.node("n1")
+    stranger = TwinMail(fleet.broker, clock=fleet.clock)
+    await stranger.start()
+    await stranger.publish(topics.inbox("a").topic, b"no event", message_id="m")
+    await fleet.until(lambda: node.health().dead_letters, "it is buried at once")
+    letter_id = (await node.commands.mail_outcome("a", "m")).dead_letter
+    assert letter_id is not None
+    await node.commands.letters.drop(letter_id)
+    with pytest.raises(Unavailable, match="two minutes"):
+        await node.commands.send_mail("a", "m", message_id="m")
+    await fleet.clock.sleep(121)
+    assert not (await node.commands.send_mail("a", "m", message_id="m")).is_duplicate
+    await fleet.until(lambda: fleet.finished("m"), "it is worked")
     await fleet.close()

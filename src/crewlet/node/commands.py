@@ -15,7 +15,7 @@ from crewlet.node.pausing import Pausing
 from crewlet.node.scheduledesk import ScheduleDesk
 from crewlet.node.status import MailOutcome, SentMail
 from crewlet.ports.entropy import Entropy
-from crewlet.ports.errors import Misuse
+from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.ports.mail import MessageTooLarge
 
 
@@ -46,20 +46,21 @@ class Commands:
     ) -> SentMail:
         """Put a mail into a seat's inbox. The same `message_id` within two minutes is the same mail, on any node.
 
-        An id that has a dead letter is the same mail for as long as the letter is kept: it is not sent anew, with
-        another budget, but replayed or dropped.
+        So it is for as long as the ledger says that a turn has finished it, and as its dead letter is kept: it is not
+        sent anew, with another budget, but replayed or dropped.
 
         Raises:
             UnknownSeat: the company has no such seat.
             Misuse: an id that is empty or too long.
             NoMailbox, MessageTooLarge: refused; the id is not burnt.
-            Unavailable: unknown; a repeat with the same id is safe.
+            Unavailable: unknown, or the broker takes it for a mail of the last two minutes that is gone; a repeat with
+                the same id is safe.
         """
         if message_id is not None and (not message_id.strip() or len(message_id) > MAX_ID_CHARS):
             raise Misuse(f"a message id has 1 to {MAX_ID_CHARS} characters")
         if (size := len(body.encode())) > MAX_MAIL_BYTES:
             raise MessageTooLarge(f"the mail has {size} bytes; {MAX_MAIL_BYTES} are allowed")
-        if message_id is not None and (earlier := await self.inboxes.buried(handle, message_id)) is not None:
+        if message_id is not None and (earlier := await self.inboxes.earlier(handle, message_id)) is not None:
             return SentMail(message_id, is_duplicate=True, dead_letter=earlier.dead_letter)
         envelope = Envelope(
             id=message_id or self.entropy.uuid(),
@@ -73,7 +74,17 @@ class Commands:
             chat_message=chat_message,
         )
         published = await self.outbox.post(envelope)
+        if message_id is not None and published.is_duplicate:
+            await self._refuse_lost(handle, message_id)
         return SentMail(envelope.id, published.is_duplicate)
+
+    async def _refuse_lost(self, handle: str, message_id: str) -> None:
+        """The broker knows an id for two minutes, also of a mail whose dead letter was dropped meanwhile."""
+        if (await self.inboxes.outcome(handle, message_id)).state == "unknown":
+            raise Unavailable(
+                f"nothing was sent: the broker takes {message_id!r} for a mail of the last two minutes, which is gone; "
+                "send it again when they are over, or under another id"
+            )
 
     async def mail_outcome(self, handle: str, message_id: str) -> MailOutcome:
         """What became of a mail; see `InboxDesk.outcome`."""

@@ -85,17 +85,28 @@ class InboxDesk:
             dead_letter=letter.id,
         )
 
-    async def buried(self, handle: str, message_id: str) -> MailOutcome | None:
-        """What became of a mail that has a dead letter; None where it has none, and costs no more than that question.
+    async def earlier(self, handle: str, message_id: str) -> MailOutcome | None:
+        """What became of a mail that is finished or has a dead letter; None where there is neither.
 
         Raises:
-            UnknownSeat, Unavailable: see `outcome`.
+            UnknownSeat, Unavailable: see `outcome`. What only the ledger does not tell is None: its seat asks again.
         """
         self._require(handle)
-        if await self.mail.dead_letters.latest(topics.inbox(handle), message_id) is None:
+        completion, letter = await asyncio.gather(
+            self._completion(handle, message_id), self.mail.dead_letters.latest(topics.inbox(handle), message_id)
+        )
+        if completion is not None:
+            return _finished(handle, message_id, completion)
+        if letter is None:
             return None
         outcome = await self.outcome(handle, message_id)
         return outcome if outcome.state != "unknown" else None
+
+    async def _completion(self, handle: str, message_id: str) -> Completion | None:
+        try:
+            return await self.ledger.completion(handle, message_id)
+        except Unavailable:
+            return None
 
     async def inbox(self, handle: str) -> SeatMail:
         """What lies in a seat's inbox, and what keeps it from being read; also of a seat that left, while it is known.
