@@ -61,6 +61,9 @@ async def test_foreign_messages_on_the_subjects_of_dead_letters_keep_no_letter_f
         assert [each.message_id for each in letters] == ["e1", "e2"]
         assert [each["event"] for each in logs] == ["dead_letter_unreadable"] * 5
         assert all("\n" not in str(each["error"]) for each in logs)
+        await connection.request("dlq.z", b"x", timeout_s=5.0)
+        assert (await mail.dead_letters.page(">", limit=2)).next is None, "a stranger's message is not more of them"
+        assert (await mail.dead_letters.page(">", limit=1)).next == letters[0].id
         # A record of its replay that cannot be read costs the letter's own state only.
         replays = await world.cells(REPLAYS_BUCKET)
         await replays.create(letters[0].id, b"[" * 100_000)

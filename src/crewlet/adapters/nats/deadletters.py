@@ -80,13 +80,14 @@ class NatsDeadLetters:
         letters: list[DeadLetter] = []
         size = 0
         while (found := await self._read({"seq": place, "next_by_subj": subjects})) is not None:
-            if len(letters) == limit or size >= PAGE_BYTES:
-                return LetterPage(letters, letters[-1].id)
             place = found.seq + 1
             letter = _letter(found)
-            if letter is not None and matches(letter.subscription.topic):
-                letters.append(letter)
-                size += len(letter.data)
+            if letter is None or not matches(letter.subscription.topic):
+                continue
+            if len(letters) == limit or size >= PAGE_BYTES:
+                return LetterPage(letters, letters[-1].id)
+            letters.append(letter)
+            size += len(letter.data)
         return LetterPage(letters, None)
 
     async def get(self, letter_id: str) -> DeadLetter | None:
