@@ -402,6 +402,18 @@ def test_the_helper_says_that_the_leases_had_run_out(
     assert capfd.readouterr().err == f"crewlet up: nothing of {DEAD} is given back: its leases had run out.\n"
 
 
+def test_the_helper_says_that_there_was_nothing_as_under_local_coordination(
+    server: Server, page: Page, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.write_owner("n1:lease-less")
+    monkeypatch.setenv("CREWLET_PAGE_FD", str(os.dup(page.fd)))
+    assert giveback.main([str(server.broker.home), "127.0.0.1"]) == 0
+    said = capsys.readouterr().err
+    assert said == (
+        "crewlet up: n1:lease-less had no mail in hand and no leases, so that there is nothing to give back.\n"
+    )
+
+
 def test_a_released_record_keeps_what_it_does_not_know() -> None:
     raw = {"owner": DEAD, "epoch": 3, "meta": {"ä": 1}, "new_field": [1]}
     released = Held(LEASES, "seat.a", 9, raw).release()

@@ -74,7 +74,10 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         _say(f"{work.done()} of {owner} given back; the rest comes back by itself: {error}.")
         return 1
-    _say(f"{work.done()} of {owner} given back within {boottime() - began_at:.2f} s.")
+    if work.found_nothing():
+        _say(f"{owner} had no mail in hand and no leases, so that there is nothing to give back.")
+    else:
+        _say(f"{work.done()} of {owner} given back within {boottime() - began_at:.2f} s.")
     return 0
 
 
@@ -100,6 +103,10 @@ class GiveBack:
 
     def done(self) -> str:
         return f"{self.mail} of {self._taken} deliveries and {len(self.leases)} leases"
+
+    def found_nothing(self) -> bool:
+        """Whether, after a run, there was nothing to give back: a node under local coordination has no leases there."""
+        return not self._taken and not self.leases
 
     def run(self) -> None:
         """Give everything back: mail, then leases, then the news.
