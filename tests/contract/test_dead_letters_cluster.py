@@ -55,9 +55,14 @@ async def test_a_server_that_is_behind_says_of_no_mail_that_it_was_not_buried(cl
         link = await stack.enter_async_context(FaultyLink(cluster.members[0].url))
         asking = await connected(link.url, scout, stack)
         letters = NatsDeadLetters(asking, replicas=3, require_live=lambda: None)
+        asked: list[bytes] = []
+        link.on_request = lambda frame: asked.append(frame.raw) or frame.raw
         assert await letters.latest(INBOX, "m1") is None
         assert (await letters.page(">")).letters == []
-        assert (await ask(scout, "STREAM.INFO.CREWLET_DLQ"))["state"]["messages"] == 0
+        assert b"STREAM.PURGE" not in b"".join(asked), "a probe goes by itself: its user may have no right to purge"
+        async with asyncio.timeout(20):
+            while (await ask(scout, "STREAM.INFO.CREWLET_DLQ"))["state"]["messages"]:
+                await asyncio.sleep(0.1)
         buried = await bury(scout, "m1")
 
         for is_behind in (True, False):

@@ -31,6 +31,11 @@ MOST_A_PAGE = 200
 PROBE = f"{DEAD_LETTERS.prefix}probe"
 """A subject on which no letter ever is."""
 
+_PROBE_LAPSES = {"Nats-TTL": "1s"}
+_LET_LAPSE = (
+    f"probes stay in the stream {DEAD_LETTERS.name} for as long as letters: set its allow_msg_ttl, so that the next "
+    "ones go by themselves, or let this user purge it"
+)
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 log = structlog.get_logger()
@@ -48,6 +53,7 @@ class NatsDeadLetters:
         self._connection = connection
         self._replicas = replicas
         self._require_live = require_live
+        self._has_told_of_probes = False
 
     async def bury(
         self,
@@ -127,26 +133,28 @@ class NatsDeadLetters:
         Raises:
             Unavailable: nobody answered, or only a server that is behind.
         """
-        if not self._connection.is_clustered or await self._keeps_one_copy():
+        if not self._connection.is_clustered or (config := await self._config()).get("num_replicas", 1) == 1:
             return True
+        lapses = bool(config.get("allow_msg_ttl"))
         try:
-            probe = await publish_raw(self._connection, PROBE, b"", {})
+            probe = await publish_raw(self._connection, PROBE, b"", _PROBE_LAPSES if lapses else {})
         except MailRefused as error:
             raise Unavailable(f"whether there is a dead letter is not known: {error}") from error
         try:
             state = (await self._info({"subjects_filter": subjects}))["state"]
         finally:
-            await self._forget_probes(probe.sequence)
+            if not lapses:
+                await self._forget_probes(probe.sequence)
         if state["last_seq"] < probe.sequence:
             raise Unavailable("whether there is a dead letter is not known: the server that answered is behind")
         return not state.get("subjects")
 
-    async def _keeps_one_copy(self) -> bool:
-        """Whether no server but one has the letters, or none ever had."""
+    async def _config(self) -> Mapping[str, Any]:
+        """The stream's; that of a stream of one server where there is none, which never had a letter."""
         try:
-            return (await self._info({}))["config"].get("num_replicas", 1) == 1
+            return (await self._info({}))["config"]
         except StreamGone:
-            return True
+            return {}
 
     async def _info(self, wanted: dict[str, Any]) -> Reply:
         try:
@@ -155,12 +163,15 @@ class NatsDeadLetters:
             raise unavailable(error, DEAD_LETTERS.name) from error
 
     async def _forget_probes(self, newest: int) -> None:
-        """What is left of them is taken by the next one's."""
+        """In a stream that was made by others, in which no message lapses by itself. What is left is taken by the next
+        purge."""
         upto = {"filter": PROBE, "seq": newest + 1}
         try:
             await ask(self._connection, f"STREAM.PURGE.{DEAD_LETTERS.name}", upto, shape=Success, budget_s=0.0)
         except CrewletError as error:
-            log.debug("dead_letter_probe_left", place=newest, error=str(error))
+            if not self._has_told_of_probes:
+                self._has_told_of_probes = True
+                log.warning("dead_letter_probe_left", place=newest, subject=PROBE, error=str(error), remedy=_LET_LAPSE)
 
     async def _write(self, letter: Letter, data: bytes) -> None:
         headers = {**letter.headers, _EXPECTED: "0"}

@@ -36,11 +36,13 @@ def unavailable(error: ApiError, stream: str) -> Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class MailStream:
-    """One stream. `keeps_interest`: it holds mail until every subscription has settled it, and nothing without one."""
+    """One stream. `keeps_interest`: it holds mail until every subscription has settled it, and nothing without one.
+    `has_probes`: messages are stored in it that are to go by themselves at once."""
 
     name: str
     prefix: str
     keeps_interest: bool
+    has_probes: bool = False
 
     def config(self, replicas: int) -> dict[str, Any]:
         config: dict[str, Any] = {
@@ -54,13 +56,15 @@ class MailStream:
         }
         if not self.keeps_interest:
             config["max_age"] = RECORD_AGE_S * NS
+        if self.has_probes:
+            config["allow_msg_ttl"] = True
         return config
 
 
 AGENT = MailStream("CREWLET_AGENT", "crewlet.agent.", keeps_interest=True)
 NOTIFICATIONS = MailStream("CREWLET_NOTIFICATIONS", "crewlet.notifications.", keeps_interest=True)
 EVENTS = MailStream("CREWLET_EVENTS", "crewlet.events.", keeps_interest=False)
-DEAD_LETTERS = MailStream("CREWLET_DLQ", "dlq.", keeps_interest=False)
+DEAD_LETTERS = MailStream("CREWLET_DLQ", "dlq.", keeps_interest=False, has_probes=True)
 STREAMS = (AGENT, NOTIFICATIONS, EVENTS, DEAD_LETTERS)
 
 
