@@ -5,6 +5,8 @@ from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.testing import capture_logs
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.ports.cells import Cells
@@ -164,6 +166,22 @@ async def test_people_are_told_once_when_most_is_spent(capsys: pytest.CaptureFix
     for _ in range(4):
         await node.charge("ann", 30)
     assert capsys.readouterr().out.count("budget_nearly_spent") == 1
+
+
+@in_virtual_time
+async def test_that_most_is_spent_is_told_under_the_name_of_no_turn_as_several_may_have_joined_the_charge() -> None:
+    office = await Office.open()
+    office.documents = {COMPANY: Caps(day=100)}
+    node = office.node()
+
+    async def turn(handle: str, tokens: int) -> None:
+        with bound_contextvars(seat=handle, turn_id=f"turn of {handle}"):
+            await node.charge(handle, tokens)
+
+    with capture_logs(processors=[merge_contextvars]) as logs:
+        await asyncio.gather(turn("ann", 1), turn("bob", 90))
+    (told,) = [line for line in logs if line["event"] == "budget_nearly_spent"]
+    assert told["spender"] == COMPANY and not {"seat", "turn_id"} & told.keys()
 
 
 @in_virtual_time

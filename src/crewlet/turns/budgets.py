@@ -7,6 +7,7 @@ of one process for one spender go together.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import TypeVar
@@ -68,6 +69,8 @@ class Budgets:
         self._locks: dict[str, asyncio.Lock] = {}
         self._uncounted: Counter[str] = Counter()
         self._tasks = Tasks("budgets")
+        # A charge counts for all the turns that joined it, and is logged under the names of none.
+        self._context = copy_context()
 
     async def refusal(self, handle: str) -> Over | None:
         """The cap that keeps a seat from spending, its own or the company's; None when it may go on.
@@ -168,7 +171,8 @@ class Budgets:
         batch = self._open.get(spender)
         if batch is None:
             batch = self._open[spender] = _Batch()
-            batch.task = self._tasks.start(self._send(spender, batch), f"charge of {spender}", is_joined=True)
+            sending = self._send(spender, batch)
+            batch.task = self._context.run(self._tasks.start, sending, f"charge of {spender}", is_joined=True)
         batch.tokens += tokens
         assert batch.task is not None
         return batch.task
