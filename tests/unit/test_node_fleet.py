@@ -45,6 +45,7 @@ async def test_while_no_node_is_live_it_is_not_said_that_no_node_fits() -> None:
     snapshot = await node.fleet()
     assert snapshot.nodes == () and not any(seat.node for seat in snapshot.seats)
     assert snapshot.unplaceable == () == snapshot.unmanned_roles
+    assert (await node.commands.seat_mail("a")).held.startswith("no node of the fleet is live")
     await fleet.close()
 
 

@@ -23,6 +23,7 @@ from crewlet.ports.mail import Backlog, Mail
 from crewlet.turns.budget import Over
 
 _UNHELD = "no node holds it; one takes it at its next pass, or when the lease of a node that is gone has lapsed"
+_NOBODY = "no node of the fleet is live; `crewlet status` says what is wrong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,8 @@ class InboxDesk:
         placement = next((each.placement for each in fleet.unplaceable if each.handle == handle), None)
         by_holder = work.held if work is not None else ""
         if not held and node is None:
-            held = f"no live node may run it ({placement})" if placement is not None else _UNHELD
+            unheld = _UNHELD if fleet.nodes else _NOBODY
+            held = f"no live node may run it ({placement})" if placement is not None else unheld
             if seat is not None and seat.free_since is not None:
                 held += f" (free since {wording.instant(seat.free_since)})"
         pause = seat.pause if seat is not None else None
