@@ -11,7 +11,6 @@ from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
-from crewlet.mail.conversations import inbox_batches
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
 from crewlet.mail.outbox import Outbox
@@ -92,6 +91,6 @@ async def seat_at_work(
         entropy=SystemEntropy(),
     )
     attachment = await mail.attach(
-        topics.inbox(seat.handle), dispatch, good_until=math.inf, options=inbox_batches(batch, 0.0, dispatch.preview)
+        topics.inbox(seat.handle), dispatch, good_until=math.inf, options=dispatch.batches(batch, 0.0)
     )
     return SeatAtWork(seat.handle, mail, ledger, outbox, attachment)

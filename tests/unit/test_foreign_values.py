@@ -12,7 +12,7 @@ from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.nats.connection import decode
 from crewlet.adapters.nats.translate import MessageAnswer, PubAck, StreamAnswer
 from crewlet.mail import channel, topics
-from crewlet.mail.conversations import conversation_of, dated
+from crewlet.mail.conversations import EventReader
 from crewlet.mail.deadletters import letter_of, read_letter
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.mail.ledger import LEDGER_BUCKET, Ledger
@@ -96,11 +96,12 @@ def test_a_dead_nodes_lease_that_cannot_be_read_ends_no_parent(value: bytes) -> 
 
 @foreign
 def test_mail_that_is_no_event_is_told_apart(value: bytes) -> None:
-    assert len(intake.read([delivery(value)]).undecodable) == 1
+    reader = EventReader()
+    assert len(intake.read([delivery(value)], reader.take).undecodable) == 1
     with pytest.raises(msgspec.MsgspecError):
-        conversation_of(delivery(value))
+        reader.conversation_of(delivery(value))
     with pytest.raises(ValueError, match=r"."):
-        dated(delivery(value))
+        reader.dated(delivery(value))
 
 
 @foreign

@@ -14,7 +14,6 @@ import structlog
 
 from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
-from crewlet.mail.conversations import inbox_batches
 from crewlet.mail.pausewatch import PauseWatch
 from crewlet.mail.screening import AGENT_NOT_READY, BUDGET_WINDOW, PAUSES_UNREAD, SEAT_PAUSED
 from crewlet.node.seatwork import SeatWork
@@ -193,7 +192,7 @@ class SeatRuntime:
             dispatch,
             good_until=good_until,
             holds=self._first_holds(handle, standing),
-            options=inbox_batches(company.coalesce_max_batch, company.coalesce_window_s, dispatch.preview),
+            options=dispatch.batches(company.coalesce_max_batch, company.coalesce_window_s),
             journal=self._journal,
         )
         running = self._running[handle] = _Running(term, dispatch, attachment, question, standing)

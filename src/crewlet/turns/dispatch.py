@@ -12,6 +12,7 @@ import structlog
 
 from crewlet.company.model import Seat
 from crewlet.mail.channels import Channels
+from crewlet.mail.conversations import EventReader
 from crewlet.mail.events import Tell, tell_nobody
 from crewlet.mail.ledger import Completion, Ledger
 from crewlet.mail.outbox import Outbox
@@ -22,7 +23,7 @@ from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Fenced
 from crewlet.ports.history import Dispatched, History, NoHistory
-from crewlet.ports.mail import Ack, Answer, Bury, Defer, Delivery, Nak, Outcome, Settling
+from crewlet.ports.mail import Ack, Answer, BatchOptions, Bury, Defer, Delivery, Nak, Outcome, Settling
 from crewlet.ports.tools import ToolServer
 from crewlet.turns import intake
 from crewlet.turns.account import Account
@@ -140,6 +141,7 @@ class SeatDispatch:
         self._at_rest = asyncio.Event()
         self._at_rest.set()
         self._ahead: _Ahead | None = None
+        self._reader = EventReader()
         self.refusal: Refusal | None = None
         """Why the newest mail was not worked; None since some was."""
 
@@ -152,9 +154,13 @@ class SeatDispatch:
         """Whether deliveries are being worked, wait here for a slot, or are being recorded."""
         return self._run is not None or self._endings.is_recording
 
+    def batches(self, max_messages: int, linger_s: float) -> BatchOptions:
+        """How this inbox is batched."""
+        return self._reader.batches(max_messages, linger_s, self.preview)
+
     def preview(self, deliveries: Sequence[Delivery]) -> None:
         """What was taken together: the ledger is asked of all of it at once."""
-        mail = intake.read(deliveries)
+        mail = intake.read(deliveries, self._reader.event)
         asking = self._ledger.finished(self._handle, mail.triggers, mail.chat_messages)
         reading = asyncio.create_task(asking, name=f"ledger {self._handle}")
         reading.add_done_callback(_look_at)
@@ -177,7 +183,7 @@ class SeatDispatch:
         self.refusal = None
         run = self._run = self._newest = Run(fence)
         self._at_rest.clear()
-        mail = intake.read(deliveries)
+        mail = intake.read(deliveries, self._reader.take)
         try:
             outcome = await self._screened(run, mail)
             if isinstance(outcome, Nak):

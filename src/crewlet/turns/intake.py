@@ -1,11 +1,10 @@
 """From raw deliveries to the events a turn takes: pure."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from crewlet.mail.envelope import Envelope
-from crewlet.mail.outbox import decode
 from crewlet.ports.mail import Delivery
 
 
@@ -38,13 +37,17 @@ class Intake(msgspec.Struct, frozen=True, gc=False):
         return _intake([event for event in self.events if event.id not in finished], self.undecodable)
 
 
-def read(deliveries: Sequence[Delivery]) -> Intake:
-    """Decode a partition. A message handed over twice, or published twice under one id, is one event."""
+def read(deliveries: Sequence[Delivery], event_of: Callable[[Delivery], Envelope]) -> Intake:
+    """Decode a partition. A message handed over twice, or published twice under one id, is one event.
+
+    Args:
+        event_of: decodes one delivery, or raises `msgspec.MsgspecError`.
+    """
     events: dict[str, Envelope] = {}
     undecodable: list[Undecodable] = []
     for delivery in deliveries:
         try:
-            event = decode(delivery.data)
+            event = event_of(delivery)
         except msgspec.MsgspecError as error:
             undecodable.append(Undecodable(delivery, str(error)))
         else:
