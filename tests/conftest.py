@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from crewlet.kit import logcontext
+
 _TESTS = Path(__file__).parent
 _BEHAVIOURS = _TESTS.parent / "docs" / "behaviours.md"
 
@@ -14,7 +16,7 @@ _BEHAVIOURS = _TESTS.parent / "docs" / "behaviours.md"
 # As a node logs: a traceback with every local variable costs seconds on a busy machine.
 structlog.configure(
     processors=[
-        structlog.contextvars.merge_contextvars,
+        logcontext.merge,
         structlog.processors.add_log_level,
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]

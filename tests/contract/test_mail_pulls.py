@@ -35,10 +35,10 @@ async def _attached(mail: Mail) -> list[Desk]:
 
 async def _sent_while(world: NatsWorld, seconds: float) -> tuple[int, float]:
     """How many messages the seats' client sent, and in how long."""
-    stats, began_at = world.connections[0].client.stats, world.clock.elapsed()
-    before = stats["out_msgs"]
+    client, began_at = world.connections[0].client, world.clock.elapsed()
+    before = client.sent
     await world.clock.sleep(seconds)
-    return stats["out_msgs"] - before, world.clock.elapsed() - began_at
+    return client.sent - before, world.clock.elapsed() - began_at
 
 
 def _is_one_pull(backlog: Backlog) -> bool:

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import msgspec
-import structlog
 from structlog.testing import capture_logs
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.company.model import Company, Seat
+from crewlet.kit import logcontext
 from crewlet.mail.channels import Channels
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.ledger import LEDGER_BUCKET, Completion, Ledger
@@ -166,13 +166,13 @@ class Desk:
         self.watcher(note)
 
     async def handle_mail(self, *deliveries: Delivery) -> Outcome | Bury:
-        context = dict(structlog.contextvars.get_contextvars())
-        with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
+        context = dict(logcontext.names())
+        with capture_logs(processors=[logcontext.merge]) as logs:
             try:
                 return await self.answer(deliveries)
             finally:
                 self.logs += cast("list[dict[str, Any]]", logs)
-                assert structlog.contextvars.get_contextvars() == context
+                assert logcontext.names() == context
 
     async def answer(self, deliveries: Sequence[Delivery]) -> Outcome | Bury:
         """What the dispatch answers in the end."""

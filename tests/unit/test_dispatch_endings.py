@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-import structlog
 from dispatch_desk import Desk, delivery, event, forever, mails, reach_then_wait
 
+from crewlet.kit import logcontext
 from crewlet.mail.work_key import outgoing_id, work_key
 from crewlet.ports.errors import Fenced, Unavailable
 from crewlet.ports.mail import Ack, Defer, Nak, Published
@@ -36,7 +36,7 @@ async def test_a_turns_names_are_bound_in_its_logs_and_its_tasks_and_nowhere_aft
     seen: list[dict[str, object]] = []
 
     async def child() -> None:
-        seen.append(dict(structlog.contextvars.get_contextvars()))
+        seen.append(dict(logcontext.names()))
 
     async def script(turn: Turn) -> TurnResult:
         await asyncio.create_task(child())
@@ -46,7 +46,7 @@ async def test_a_turns_names_are_bound_in_its_logs_and_its_tasks_and_nowhere_aft
     await desk.handle_mail(*mails("a"))
     await desk.handle_mail(*mails("b"))
     assert [names["work_key"] for names in seen] == [work_key("alice", "a"), work_key("alice", "b")]
-    assert structlog.contextvars.get_contextvars() == {}
+    assert logcontext.names() == {}
     started = [line for line in desk.logs if line["event"] == "turn_started"]
     assert [(line["seat"], line["epoch"]) for line in started] == [("alice", 7), ("alice", 7)]
     assert started[0]["turn_id"] != started[1]["turn_id"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from node_rig import TTL_S, Fleet
-from structlog.contextvars import get_contextvars
 from structlog.testing import capture_logs
 
 from crewlet.company.model import ToolProgram, ToolSite
+from crewlet.kit import logcontext
 from crewlet.ports.programs import ProgramUnproven
 from crewlet.ports.term import Term
 from crewlet.ports.tools import (
@@ -78,7 +78,7 @@ class Served(ToolServer):
 
     async def start(self) -> None:
         self.was_starting_at = self.desk.clock.elapsed()
-        self.logs_with = get_contextvars()
+        self.logs_with = logcontext.names()
         await self.desk.clock.sleep(300.0 if self.name in self.desk.silent else self.desk.start_s)
         if self.name in self.desk.broken:
             raise ToolServerNotStarted(f"the tool server {self.name} did not start: it exited with code 3")

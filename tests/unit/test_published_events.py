@@ -8,6 +8,7 @@ import structlog
 from node_rig import Fleet
 
 from crewlet.adapters.system.entropy import SystemEntropy
+from crewlet.kit import logcontext
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.events import MOST_WAITING, Events
 from crewlet.mail.pauses import Wish
@@ -82,8 +83,8 @@ async def test_an_event_that_nobody_takes_is_logged_and_the_next_one_goes() -> N
 async def test_what_is_logged_of_an_event_bears_no_names_of_the_turn_that_told_of_another() -> None:
     clock = VirtualClock()
     events = events_over(SlowMail(clock, refuses=2), clock)
-    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
-        with structlog.contextvars.bound_contextvars(seat="alice", turn_id="t1"):
+    with structlog.testing.capture_logs(processors=[logcontext.merge]) as logs:
+        with logcontext.bound({"seat": "alice", "turn_id": "t1"}):
             events.tell("seat_paused", {"seat": "alice"})
         events.tell("seat_paused", {"seat": "bob"})
         await events.stop()

@@ -12,6 +12,7 @@ from node_rig import Fleet
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.company.model import CommandRunner, LlmModel, LlmRunner, Seat
+from crewlet.kit import logcontext
 from crewlet.mail import topics
 from crewlet.node.assembly import Node
 from crewlet.node.troubles import told
@@ -259,9 +260,9 @@ async def test_what_is_looked_for_after_a_turn_is_logged_without_the_names_of_th
 
     startable = Startable("alice", clock=desk.clock)
     startable.start(look, desk.new_fence(7), lambda: None)
-    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
+    with structlog.testing.capture_logs(processors=[logcontext.merge]) as logs:
         await desk.clock.sleep(1.0)
-        with structlog.contextvars.bound_contextvars(turn_id="t1"):
+        with logcontext.bound({"turn_id": "t1"}):
             startable.failed("it was not there")
         await desk.clock.sleep(60.0)
     assert [line["event"] for line in logs] == ["program_not_startable", "program_startable"]

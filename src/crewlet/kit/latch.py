@@ -8,16 +8,17 @@ T = TypeVar("T")
 
 
 class Latch(Generic[T]):
-    """Set once, for good. Any number of tasks may wait for it."""
+    """Set once, for good. Any number of tasks may wait for it.
+
+    Attributes:
+        is_set: whether it is; for reading.
+    """
 
     def __init__(self) -> None:
+        self.is_set = False
         self._event = asyncio.Event()
         self._values: list[T] = []
         self._calls: dict[Callable[[T], None], None] = {}
-
-    @property
-    def is_set(self) -> bool:
-        return bool(self._values)
 
     @property
     def value(self) -> T | None:
@@ -29,6 +30,7 @@ class Latch(Generic[T]):
         if self._values:
             return False
         self._values.append(value)
+        self.is_set = True
         self._event.set()
         calls, self._calls = self._calls, {}
         for call in calls:

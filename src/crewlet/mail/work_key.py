@@ -13,11 +13,8 @@ _LENGTH = Struct(">Q")
 
 
 def _name(*parts: str) -> str:
-    said = b""
-    for part in parts:
-        text = part.encode()
-        said += _LENGTH.pack(len(text)) + text
-    digest = sha256(said).hexdigest()
+    texts = [part.encode() for part in parts]
+    digest = sha256(b"".join([_LENGTH.pack(len(text)) + text for text in texts])).hexdigest()
     # A UUID of version 8 and its variant, spelled by hand: `UUID` takes several times as long.
     variant = _VARIANTS[digest[16]]
     return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

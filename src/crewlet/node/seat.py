@@ -132,23 +132,29 @@ class SeatRuntime:
 
     def on_turn(self, note: TurnNote) -> None:
         """What happens in the turns of held seats."""
+        handle = note.handle
         match note.stage:
-            case "waiting" if note.detail:
-                self._waiting[note.handle] = note.detail
-                return
-            case "broke" | "breached" | "panicked":
-                self._last_error[note.handle] = note.detail
-            case "finished":
-                self._last_error.pop(note.handle, None)
+            case "started":
+                self._turns[handle] = note.turn_id
+                self._turns_began[handle] = self._clock.now()
             case "progress":
                 return
-            case "started" | "waiting" | "fenced" | "parked" | "stopped":
-                pass
-        self._waiting.pop(note.handle, None)
-        if note.stage == "started":
-            self._turns[note.handle] = note.turn_id
-            self._turns_began[note.handle] = self._clock.now()
-        elif note.stage != "waiting" and self._turns.get(note.handle) == note.turn_id:
+            case "waiting":
+                if note.detail:
+                    self._waiting[handle] = note.detail
+                    return
+            case "finished":
+                self._last_error.pop(handle, None)
+                self._end_turn(note)
+            case "broke" | "breached" | "panicked":
+                self._last_error[handle] = note.detail
+                self._end_turn(note)
+            case "fenced" | "parked" | "stopped":
+                self._end_turn(note)
+        self._waiting.pop(handle, None)
+
+    def _end_turn(self, note: TurnNote) -> None:
+        if self._turns.get(note.handle) == note.turn_id:
             del self._turns[note.handle]
 
     def holds(self, handle: str) -> Collection[str]:

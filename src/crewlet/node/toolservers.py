@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from structlog.contextvars import bound_contextvars
-
 from crewlet.company.model import Seat, ToolProgram, ToolSite
+from crewlet.kit import logcontext
 from crewlet.kit.references import NotAReference, UnsetVariable, substitute
 from crewlet.ports.term import Term
 from crewlet.ports.tools import HttpServer, StdioServer, ToolServer, ToolServerNotStarted, ToolServers, ToolServerSpec
@@ -79,7 +78,7 @@ class SeatTools:
             specs = [self._spec(server) for server in seat.tool_servers]
             servers = self._held[term] = [self._servers.server(spec) for spec in specs]
             # What is told of a server, also later, names its seat.
-            with bound_contextvars(seat=seat.handle, epoch=term.epoch):
+            with logcontext.bound({"seat": seat.handle, "epoch": term.epoch}):
                 await self._start_all(servers)
         except ToolServerNotStarted as refusal:
             self._refused[seat.handle] = f"not taken by this node: {refusal}"

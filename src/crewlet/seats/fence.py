@@ -1,6 +1,5 @@
 """May a running turn of this tenure still act."""
 
-import math
 from collections.abc import Callable
 
 from crewlet.kit.latch import Latch
@@ -35,7 +34,8 @@ class SeatFence:
 
     @property
     def is_closed(self) -> bool:
-        self._notice_lapse()
+        if not self._closed.is_set:
+            self._notice_lapse()
         return self._closed.is_set
 
     def check(self) -> None:
@@ -67,5 +67,5 @@ class SeatFence:
         return await self._closed.wait()
 
     def _notice_lapse(self) -> None:
-        if self._good_until != math.inf and self._clock.elapsed() >= self._good_until:
+        if self._clock.elapsed() >= self._good_until:
             self._closed.set("lease_lapsed")

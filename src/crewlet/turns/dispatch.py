@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from crewlet.company.model import Seat
+from crewlet.kit import logcontext
 from crewlet.mail.channels import Channels
 from crewlet.mail.conversations import EventReader
 from crewlet.mail.events import Tell, tell_nobody
@@ -319,8 +320,8 @@ class SeatDispatch:
             clock=self._clock,
             on_turn=self._on_turn,
         )
-        bound = structlog.contextvars.bind_contextvars(
-            turn_id=turn_id, seat=self._handle, epoch=run.fence.term.epoch, work_key=key
+        bound = logcontext.bind(
+            {"turn_id": turn_id, "seat": self._handle, "epoch": run.fence.term.epoch, "work_key": key}
         )
         try:
             account.begin()
@@ -334,7 +335,7 @@ class SeatDispatch:
             self._log.debug("turn_settled", outcome=type(outcome).__name__, elapsed_s=self._clock.elapsed() - started)
             return outcome
         finally:
-            structlog.contextvars.reset_contextvars(**bound)
+            logcontext.reset(bound)
 
     def _turn_of(self, fence: Fence, mail: Intake, account: Account) -> Turn:
         work, record = account.work, account.record

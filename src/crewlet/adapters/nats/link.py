@@ -51,6 +51,8 @@ class Link(Client):
         self._ps = WireReader(self, self._take_message, self._process_msg)  # pyright: ignore[reportUnknownMemberType]
         self._needs_tls = needs_tls
         self.breaks = 0
+        self.sent = 0
+        """Messages handed to `send` and `post` so far."""
         self._asked = 0
         self._is_flush_due = False
         self._unsent = 0
@@ -157,8 +159,7 @@ class Link(Client):
             command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, *sizes, head, payload)
         else:
             command = b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, size, payload)
-        self.stats["out_msgs"] += 1
-        self.stats["out_bytes"] += len(payload)
+        self.sent += 1
         self._pending.append(command)
         self._unsent += len(command)
         if self._unsent >= _FLUSH_BYTES:
@@ -196,23 +197,17 @@ class Link(Client):
             wait = self._waits.pop(subject[len(self._answers_prefix) :], None)
             if wait is None:
                 return False
-            self._count(data)
             _settle(wait.answer, data, headers)
             return True
         take = self._takers.get(sid)
         if take is None:
             return False
-        self._count(data)
         try:
             take(subject, reply, data, headers)
         except Exception:  # noqa: BLE001
             # It would end the reading of this connection, unnoticed.
             _log.exception("broker_listener_failed", subject=subject.decode(errors="replace"))
         return True
-
-    def _count(self, data: bytes) -> None:
-        self.stats["in_msgs"] += 1
-        self.stats["in_bytes"] += len(data)
 
     @property
     def _answers(self) -> dict[str, asyncio.Future[Msg]]:

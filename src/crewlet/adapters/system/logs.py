@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import structlog
 
 from crewlet.adapters.system.logfile import LogFile
+from crewlet.kit import logcontext
 
 Form = Literal["json", "console"]
 
@@ -38,7 +39,7 @@ def configure_logs(
         file: where they go as well.
     """
     processors: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
+        logcontext.merge,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),

@@ -6,6 +6,8 @@ from typing import Any
 
 import structlog
 
+from crewlet.kit import logcontext
+
 _WARNING = 30
 
 
@@ -15,7 +17,7 @@ def quiet_logs() -> Callable[[], None]:
         return _nothing
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            logcontext.merge,
             structlog.processors.add_log_level,
             structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
         ],
