@@ -8,7 +8,7 @@ already sent.
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from crewlet.kit.decoding import decode
-from crewlet.ports.cells import Admit, BucketSpec, Cells, Done, Refused, Unknown
+from crewlet.ports.cells import Admit, BucketSpec, Cells, Done, Refused, Unknown, WriteResult
 from crewlet.ports.errors import Unavailable, Unreadable
 from crewlet.ports.term import Term
 
@@ -163,17 +163,23 @@ class Ledger:
         keys += [_chat_key(handle, message) for message in answered]
         keys = list(dict.fromkeys(keys)) if handle else []
 
-        async def one(key: str) -> bool:
-            match await self._cells.create(key, value, admit=admit):
-                case Done() | Refused():
-                    return True
-                case Unknown(reason):
-                    _log.warning("ledger_unwritten", seat=handle, key=key, error=reason)
-                    return False
-
         if len(keys) == 1:
-            return await one(keys[0])
-        return all(await asyncio.gather(*(one(key) for key in keys)))
+            return self._is_kept(handle, keys[0], await self._keep(keys[0], value, admit))
+        results = await asyncio.gather(*(self._keep(key, value, admit) for key in keys))
+        kept = [self._is_kept(handle, key, result) for key, result in zip(keys, results, strict=True)]
+        return all(kept)
+
+    def _keep(self, key: str, value: bytes, admit: Admit | None) -> Awaitable[WriteResult]:
+        return self._cells.create(key, value, admit=admit, any_writer=True)
+
+    @staticmethod
+    def _is_kept(handle: str, key: str, result: WriteResult) -> bool:
+        match result:
+            case Done() | Refused():
+                return True
+            case Unknown(reason):
+                _log.warning("ledger_unwritten", seat=handle, key=key, error=reason)
+                return False
 
 
 def _key(handle: str, trigger_id: str) -> str:

@@ -12,9 +12,11 @@ _UNLIMITED = Caps()
 
 def caps_of(company: Company, spender: str) -> Caps:
     """The caps of a seat, or of the company itself."""
-    seat = company.seat(spender) if spender != COMPANY else None
-    budget = company.budget if spender == COMPANY else seat.budget if seat is not None else None
-    return Caps(budget.day, budget.week, budget.month) if budget is not None else _UNLIMITED
+    if spender == COMPANY:
+        budget = company.budget
+    else:
+        budget = seat.budget if (seat := company.seat(spender)) is not None else None
+    return _UNLIMITED if budget is None else Caps(budget.day, budget.week, budget.month)
 
 
 def zone_of(company: Company) -> tzinfo:

@@ -205,9 +205,20 @@ class Cells(Protocol):
         return await side_by_side(self.list(prefix), self.mark())
 
     async def create(
-        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        ttl_s: float | None = None,
+        admit: Admit | None = None,
+        any_writer: bool = False,
     ) -> WriteResult:
-        """Write a key that is not there (never was, was removed, or aged out)."""
+        """Write a key that is not there (never was, was removed, or aged out).
+
+        Args:
+            any_writer: the caller wants the key to have a value, and does not care whose. A create of its own that is
+                there may then be answered Refused; the store has less to keep of it.
+        """
         ...
 
     async def replace(

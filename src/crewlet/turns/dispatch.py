@@ -31,14 +31,12 @@ from crewlet.turns.account import Account
 from crewlet.turns.course import Course
 from crewlet.turns.endings import Endings
 from crewlet.turns.intake import Intake
-from crewlet.turns.owntools import OwnTools
-from crewlet.turns.questions import Questions, closed_questions
+from crewlet.turns.means import SeatMeans, TurnMeans
+from crewlet.turns.questions import closed_questions
 from crewlet.turns.record import TurnNote, Work
 from crewlet.turns.run import Run
-from crewlet.turns.sending import TurnMail
 from crewlet.turns.slots import Slot, Slots, SlotsClosed
 from crewlet.turns.spending import NoBudgets, Spending
-from crewlet.turns.toolbox import Tool, Toolbox, served
 from crewlet.turns.turn import Fence, Runner, Turn
 
 _log = structlog.get_logger()
@@ -120,15 +118,14 @@ class SeatDispatch:
         self._holds = holds
         self._posture = posture
         self._ledger = ledger
-        self._outbox = outbox
         self._runner = runner
         self._slots = slots
         self._clock = clock
         self._entropy = entropy
         self._history = history or NoHistory()
         self._spending = spending or NoBudgets()
-        self._servers = servers
         self._channels = channels
+        self._means = SeatMeans(seat.handle, outbox, clock, servers, channels)
         self._on_turn = on_turn
         self._tell = tell
         self._endings = Endings(
@@ -339,45 +336,22 @@ class SeatDispatch:
 
     def _turn_of(self, fence: Fence, mail: Intake, account: Account) -> Turn:
         work, record = account.work, account.record
-        questions = Questions(mail.events if self._channels is not None else ())
-        sender = TurnMail(
-            handle=self._handle,
-            work=work.name,
-            turn_id=work.turn_id,
-            cause=mail.events,
-            fence=fence,
-            outbox=self._outbox,
-            clock=self._clock,
-            record=record,
-        )
-
-        def tools() -> Sequence[Tool]:
-            own = OwnTools(
-                handle=self._handle,
-                turn_id=work.turn_id,
-                mail=mail.events,
-                questions=questions,
-                sender=sender,
-                notes=account,
-                channels=self._channels,
-            )
-            return [*(tool for server in self._servers() for tool in served(server, fence.term)), *own.tools()]
-
+        means = TurnMeans(self._means, mail.events, account, fence)
         return Turn(
             turn_id=work.turn_id,
             work_key=work.key,
             seat=self._seat,
             mail=mail.events,
             fence=fence,
-            send=sender.send,
+            send=means.send,
             progress=account.progress,
             reach=record.outside.append,
             answered=record.has_answered,
-            tools=Toolbox(handle=self._handle, work=work.name, fence=fence, tools=tools, journal=account),
+            tools=means,
             begin_round=account.begin_round,
             usage=account.usage,
             waiting=account.waiting,
-            questions_left=questions.left,
+            questions_left=means.questions_left,
         )
 
     def _unreadable(self, broken: intake.Undecodable, fence: Fence) -> Bury:

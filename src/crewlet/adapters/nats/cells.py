@@ -234,18 +234,24 @@ class NatsBucket(Cells):
         now, answer = await self._patiently(lambda wait_s, timeout_s: self._info({}, wait_s, timeout_s))
         return Mark(now, answer.state.last_seq)
 
-    async def create(
-        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
-    ) -> WriteResult:
+    def create(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        ttl_s: float | None = None,
+        admit: Admit | None = None,
+        any_writer: bool = False,
+    ) -> "CoroutineType[Any, Any, WriteResult]":
         check_write(self._spec, key, value, ttl_s)
-        return await self._write(key, value, 0, ttl_s, admit)
+        return self._write(key, value, 0, ttl_s, admit, write_id="" if any_writer else None)
 
-    async def replace(
+    def replace(
         self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None, admit: Admit | None = None
-    ) -> WriteResult:
+    ) -> "CoroutineType[Any, Any, WriteResult]":
         check_write(self._spec, key, value, ttl_s)
         check_expect(expect)
-        return await self._write(key, value, expect, ttl_s, admit)
+        return self._write(key, value, expect, ttl_s, admit)
 
     async def remove(self, key: str, *, expect: int, admit: Admit | None = None) -> WriteResult:
         check_key(key)
@@ -352,16 +358,30 @@ class NatsBucket(Cells):
             await watch.stop()
 
     def _write(
-        self, key: str, value: bytes, expect: int, ttl_s: float | None, admit: Admit | None
+        self,
+        key: str,
+        value: bytes,
+        expect: int,
+        ttl_s: float | None,
+        admit: Admit | None,
+        write_id: str | None = None,
     ) -> "CoroutineType[Any, Any, WriteResult]":
         if ttl_s is None:
-            return self._settle(key, value, expect, "", self._budget_s, admit)
-        return self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s), admit)
+            return self._settle(key, value, expect, "", self._budget_s, admit, write_id)
+        return self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s), admit, write_id)
 
     def _settle(
-        self, key: str, value: bytes, expect: int, more: str, budget_s: float, admit: Admit | None
+        self,
+        key: str,
+        value: bytes,
+        expect: int,
+        more: str,
+        budget_s: float,
+        admit: Admit | None,
+        write_id: str | None = None,
     ) -> "CoroutineType[Any, Any, WriteResult]":
-        write_id = f"{self._writer}.{next(self._writes)}"
+        if write_id is None:
+            write_id = f"{self._writer}.{next(self._writes)}"
         write = Write(self._stream, self._subjects + key, value, expect, write_id, more, self._is_replicated, admit)
         return settle(self._lane, write, budget_s=budget_s)
 

@@ -46,7 +46,8 @@ class Write(msgspec.Struct, frozen=True, gc=False):
         subject: the key's subject.
         value: the payload.
         expect: the subject's newest sequence as the writer knows it; 0 is a create.
-        id: names this write and no other; plain letters, digits, `.` and `-`.
+        id: names this write and no other; plain letters, digits, `.` and `-`. "" where nobody needs to tell it from
+            another's: the server then keeps no register of it.
         more: further header lines, each with its line end.
         is_replicated: whether a deposed leader could answer.
         admit: asked in the step of each try.
@@ -105,7 +106,8 @@ async def settle(lane: Lane, write: Write, *, budget_s: float) -> WriteResult:
 
 async def _send(lane: Lane, write: Write, expect: int, budget_s: float, left_s: float) -> Done | Conflict | Undecided:
     """One try."""
-    head = (f"NATS/1.0\r\n{MSG_ID}: {_id(write, expect)}\r\n{_EXPECTED}: {expect}\r\n{write.more}\r\n").encode()
+    id_line = f"{MSG_ID}: {_id(write, expect)}\r\n" if write.id else ""
+    head = f"NATS/1.0\r\n{id_line}{_EXPECTED}: {expect}\r\n{write.more}\r\n".encode()
     timeout_s = _try_s(budget_s, left_s)
     try:
         answer = await lane.request(

@@ -38,7 +38,7 @@ def _republish(stack: ExitStack) -> None:
         outcome = await original(self, run, mail)
         if isinstance(outcome, Defer):
             for event in mail.events:
-                await self._outbox.post(msgspec.structs.replace(event, id=self._entropy.uuid()))
+                await self._means.outbox.post(msgspec.structs.replace(event, id=self._entropy.uuid()))
         return outcome
 
     original = put(stack, SeatDispatch, "_turn", turn)
