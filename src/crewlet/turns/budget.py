@@ -30,7 +30,10 @@ class Caps(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_unlimited(self) -> bool:
-        return self.day is None and self.week is None and self.month is None
+        return self == _NO_CAPS
+
+
+_NO_CAPS = Caps()
 
 
 class Count(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -35,7 +35,6 @@ class Course:
             run.end()
 
         forget = run.fence.on_close(close)
-        task.add_done_callback(lambda _: run.ended.set())
         try:
             await run.ended.wait()
         except asyncio.CancelledError:
@@ -50,6 +49,7 @@ class Course:
             raise
         finally:
             forget()
+            run.ended.set()  # one that never began has not said so itself
         if task.done():
             return task.result()
         return self._endings.record_meanwhile(task) if run.is_well else await task
@@ -65,6 +65,7 @@ class Course:
                 result = await self._runner.run(turn)
                 run.is_well = True
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            run.ended.set()
             raise
         except BaseException as error:  # noqa: BLE001 - the table of endings tells them apart
             result = error

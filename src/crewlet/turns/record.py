@@ -1,6 +1,5 @@
 """What a turn has done so far: the evidence by which a broken one is judged, and what others may watch."""
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -54,8 +53,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
         return self.key or self.turn_id
 
 
-@dataclass(slots=True)
-class TurnRecord:
+class TurnRecord(msgspec.Struct):
     """What one run has done, in this process's own memory.
 
     Attributes:
@@ -67,9 +65,9 @@ class TurnRecord:
         is_beyond: there were more of them than are recorded.
     """
 
-    mails: list[str] = field(default_factory=list[str])
-    outside: list[str] = field(default_factory=list[str])
-    answered: dict[str, None] = field(default_factory=dict[str, None])
+    mails: list[str] = []
+    outside: list[str] = []
+    answered: dict[str, None] = {}
     is_beyond: bool = False
 
     def has_answered(self, chat_message: str) -> None:

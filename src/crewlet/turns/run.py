@@ -1,15 +1,15 @@
 """One call of a seat's dispatch, and what has been asked of it meanwhile."""
 
 import asyncio
-from dataclasses import dataclass, field
+
+import msgspec
 
 from crewlet.ports.errors import Fenced
 from crewlet.ports.mail import Outcome
 from crewlet.turns.turn import Fence
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct, eq=False):
     """The one call in progress.
 
     Attributes:
@@ -29,7 +29,7 @@ class Run:
     is_begun: bool = False
     is_well: bool = False
     task: "asyncio.Task[Outcome] | None" = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     @property
     def is_ending(self) -> bool:

@@ -1,7 +1,8 @@
 """What an attachment has in hand."""
 
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from crewlet.ports.mail import Delivery
 
@@ -9,8 +10,7 @@ Mark = tuple[int, datetime]
 """Sequence and instant of publishing: a store that lost its newest messages gives a sequence out again."""
 
 
-@dataclass(slots=True, eq=False)
-class Held:
+class Held(msgspec.Struct, eq=False):
     """A delivery in hand.
 
     Attributes:
