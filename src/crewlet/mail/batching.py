@@ -49,9 +49,17 @@ def partitions(deliveries: Sequence[Delivery], options: BatchOptions, alone: Col
     groups: dict[object, list[int]] = {}
     for index, delivery in enumerate(deliveries):
         groups.setdefault(_key(index, delivery, options), []).append(index)
-    ordered = [sorted(indexes, key=lambda index: (instants[index], index)) for indexes in groups.values()]
-    ordered.sort(key=lambda indexes: (instants[indexes[0]], min(indexes)))
-    return [part for indexes in ordered for part in _parts([deliveries[index] for index in indexes], alone)]
+    # Each as its first instant, where it stood at its arrival, and its own order. Most conversations are one message.
+    ordered: list[tuple[float, int, list[int]]] = []
+    for indexes in groups.values():
+        arrived = indexes[0]
+        if len(indexes) > 1:
+            indexes.sort(key=lambda index: (instants[index], index))
+        ordered.append((instants[indexes[0]], arrived, indexes))
+    ordered.sort()
+    if not alone:
+        return [tuple([deliveries[index] for index in indexes]) for _, _, indexes in ordered]
+    return [part for _, _, indexes in ordered for part in _parts([deliveries[index] for index in indexes], alone)]
 
 
 def is_worn(delivery: Delivery) -> bool:
@@ -87,8 +95,6 @@ def in_stream_order(deliveries: Iterable[Delivery]) -> list[Delivery]:
 
 
 def _parts(group: Sequence[Delivery], alone: Collection[int]) -> list[Partition]:
-    if not alone:
-        return [tuple(group)]
     parts: list[list[Delivery]] = []
     was_alone = True
     for delivery in group:

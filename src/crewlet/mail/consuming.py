@@ -233,7 +233,8 @@ class Consumer:
         for partition in taken:
             if partition[0].sequence in self._suspects and partition[0] in self._waiting:
                 await self._empty_hand_but_for(partition)
-            await self._note_taken(partition)
+            if self._journal is not None and (again := [each for each in partition if each.deliveries > 1]):
+                await self._note_taken(self._journal, again)
             rest = partition
             while rest and self._begin(rest):
                 rest = await self._handle(rest)
@@ -467,11 +468,9 @@ class Consumer:
         is_buried = await self._feed.bury(delivery, reason, history)
         self._switchboard.burial_ended(is_buried=is_buried)
 
-    async def _note_taken(self, partition: Partition) -> None:
+    async def _note_taken(self, journal: DeliveryJournal, again: Sequence[Delivery]) -> None:
         """Only mail that came back is noted: the first delivery costs nothing."""
-        if self._journal is not None and any(delivery.deliveries > 1 for delivery in partition):
-            again = [delivery for delivery in partition if delivery.deliveries > 1]
-            await asyncio.gather(*(self._journal.taken(self._subscription, each) for each in again))
+        await asyncio.gather(*(journal.taken(self._subscription, each) for each in again))
 
     async def _note_returned(self, partition: Sequence[Delivery], reason: str) -> None:
         if self._journal is not None and partition:

@@ -32,7 +32,7 @@ from crewlet.turns.course import Course
 from crewlet.turns.endings import Endings
 from crewlet.turns.intake import Intake
 from crewlet.turns.means import SeatMeans, TurnMeans
-from crewlet.turns.questions import closed_questions
+from crewlet.turns.questions import closed_questions, questions_in
 from crewlet.turns.record import TurnNote, Work
 from crewlet.turns.run import Run
 from crewlet.turns.slots import Slot, Slots, SlotsClosed
@@ -271,9 +271,10 @@ class SeatDispatch:
             if (completion := finished.get(trigger)) is not None:
                 await self._skip(run, trigger, completion)
         mail = mail.without(finished)
-        mail = mail.without(await self._skip_closed(run, mail))
-        run.fence.check()
+        if self._channels is not None and (asked := questions_in(mail.events)):
+            mail = mail.without(await self._skip_closed(run, self._channels, asked))
         if not mail.triggers:
+            run.fence.check()
             return Ack()
         slot = await self._slot(run)
         if slot is None:
@@ -396,11 +397,9 @@ class SeatDispatch:
             admit=run.fence.check,
         )
 
-    async def _skip_closed(self, run: Run, mail: Intake) -> Collection[str]:
+    async def _skip_closed(self, run: Run, channels: Channels, asked: Mapping[str, str]) -> Collection[str]:
         """Skip the questions to which nobody waits for an answer any more, and say which."""
-        if self._channels is None:
-            return ()
-        closed = await closed_questions(self._channels, self._handle, mail)
+        closed = await closed_questions(channels, self._handle, asked)
         for trigger, reason in closed.items():
             run.fence.check()
             self._skipped(trigger, reason, "")

@@ -11,7 +11,6 @@ from crewlet.mail.channels import Channels
 from crewlet.mail.envelope import Envelope
 from crewlet.mail.work_key import work_key
 from crewlet.ports.errors import Unavailable
-from crewlet.turns.intake import Intake
 
 _log = structlog.get_logger()
 
@@ -65,19 +64,24 @@ def answering(handle: str, mail_id: str) -> str:
     return work_key(handle, (mail_id,))
 
 
-async def closed_questions(channels: Channels, handle: str, mail: Intake) -> dict[str, str]:
+def questions_in(mail: Sequence[Envelope]) -> dict[str, str]:
+    """The channels of the questions that mail asks, by the id of each mail that asks one."""
+    return {
+        event.id: channel
+        for event in mail
+        if event.type == "a2a_request" and isinstance(channel := event.payload.get("channel"), str)
+    }
+
+
+async def closed_questions(channels: Channels, handle: str, asked: Mapping[str, str]) -> dict[str, str]:
     """The questions that were given up, or answered by other mail than their own, each with the reason in a sentence.
 
     One that its own mail has answered is none of them: a run that broke after its answer goes on with the rest. What
     cannot be read counts as open, since an answer to a closed channel is refused all the same.
+
+    Args:
+        asked: as `questions_in` tells them.
     """
-    asked = {
-        event.id: channel
-        for event in mail.events
-        if event.type == "a2a_request" and isinstance(channel := event.payload.get("channel"), str)
-    }
-    if not asked:
-        return {}
     reasons = await asyncio.gather(*(_why_closed(channels, handle, *each) for each in asked.items()))
     return {mail_id: reason for mail_id, reason in zip(asked, reasons, strict=True) if reason}
 
