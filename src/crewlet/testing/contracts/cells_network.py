@@ -74,6 +74,16 @@ class CellsOverNetworkContract:
             entry = await witness.read(f"k{count}")
             assert entry is not None and (entry.value, entry.revision) == (b"mine", revision)
 
+    async def test_a_create_of_any_writer_whose_answer_was_lost_is_there_whatever_is_said_of_it(
+        self, world: NetworkWorld
+    ) -> None:
+        cells, witness, link = await self.pair(world)
+        link.lose_answers(1)
+        assert isinstance(await cells.create("k", b"mine", any_writer=True), Done | Refused)
+        assert isinstance(await cells.create("k", b"later", any_writer=True), Refused)
+        entry = await witness.read("k")
+        assert entry is not None and entry.value == b"mine"
+
     async def test_a_replace_whose_answer_was_lost_is_known_to_be_done_and_lands_once(
         self, world: NetworkWorld
     ) -> None:
