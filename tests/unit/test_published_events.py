@@ -133,7 +133,7 @@ async def test_a_trigger_that_does_not_run_again_is_published_with_the_reason_by
     await fleet.send("a", "w1")
     await fleet.until(lambda: fleet.finished("w1"), "it ran")
     await fleet.clock.sleep(150.0)  # beyond the broker's own duplicate window
-    await fleet.send("a", "w1")
+    await fleet.publish(node.commands.outbox, "a", "w1")
     await fleet.until(lambda: kept(fleet.broker, "turn_trigger_skipped"), "it is skipped")
     (skipped,) = kept(fleet.broker, "turn_trigger_skipped")
     assert (skipped["seat"], skipped["trigger"], skipped["reason"]) == ("a", "w1", "already finished: delivered")

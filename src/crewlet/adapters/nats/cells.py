@@ -234,7 +234,7 @@ class NatsBucket(Cells):
         now, answer = await self._patiently(lambda wait_s, timeout_s: self._info({}, wait_s, timeout_s))
         return Mark(now, answer.state.last_seq)
 
-    def create(
+    async def create(
         self,
         key: str,
         value: bytes,
@@ -242,16 +242,16 @@ class NatsBucket(Cells):
         ttl_s: float | None = None,
         admit: Admit | None = None,
         any_writer: bool = False,
-    ) -> "CoroutineType[Any, Any, WriteResult]":
+    ) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
-        return self._write(key, value, 0, ttl_s, admit, write_id="" if any_writer else None)
+        return await self._write(key, value, 0, ttl_s, admit, write_id="" if any_writer else None)
 
-    def replace(
+    async def replace(
         self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None, admit: Admit | None = None
-    ) -> "CoroutineType[Any, Any, WriteResult]":
+    ) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
         check_expect(expect)
-        return self._write(key, value, expect, ttl_s, admit)
+        return await self._write(key, value, expect, ttl_s, admit)
 
     async def remove(self, key: str, *, expect: int, admit: Admit | None = None) -> WriteResult:
         check_key(key)
