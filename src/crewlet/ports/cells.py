@@ -204,6 +204,16 @@ class Cells(Protocol):
         """
         return await side_by_side(self.list(prefix), self.mark())
 
+    async def made_anew_at(self, younger: str) -> datetime | None:
+        """When this bucket was made, by the store's clock, if that was after the bucket `younger`, which every company
+        makes later: an older one of its name was deleted. None where it is the first, or nothing is known to tell.
+
+        Raises:
+            Unavailable: nobody answered.
+        """
+        del younger
+        return None
+
     async def create(
         self,
         key: str,

@@ -5,6 +5,7 @@ have. The third write puts the token into the record. Each is a compare-and-set,
 them, however late its write arrives, is refused.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,6 +38,9 @@ _SIBLING_POLL_S = 0.02
 _RETRY_S = 0.1
 _GIVE_BACK_S = 15.0
 """The leases of duties live for hours, and no node can take so long to stop."""
+
+MADE_LATER = "crewlet_duties"
+"""A bucket that no company makes before that of its epochs."""
 
 _log = structlog.get_logger()
 
@@ -128,6 +132,7 @@ class Claims:
         self._protocol = protocol
         self._tasks = Tasks("claims")
         self._ungiven: dict[str, set[str]] = {}
+        self._is_loss_told = False
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -235,6 +240,8 @@ class Claims:
 
     async def _count(self, request: ClaimRequest, entry: Entry | None, last_epoch: int) -> EpochRecord:
         """Take the next token of the resource; nobody else has it or ever will."""
+        if entry is None:
+            last_epoch = max(last_epoch, await self._forgotten())
         for _ in range(_ROUNDS):
             counter = decode_epoch(entry)
             preferred = counter.preferred if request.preferred is None else request.preferred
@@ -243,6 +250,18 @@ class Claims:
                 return token
             entry = await self._epochs.read(request.key)
         raise Unavailable(f"{request.key}: the counter was overtaken {_ROUNDS} times")
+
+    async def _forgotten(self) -> int:
+        """What no counter that was lost with its bucket can have passed: no resource is won once a second on end."""
+        made_at = await self._epochs.made_anew_at(MADE_LATER)
+        if made_at is None:
+            return 0
+        floor = math.floor(made_at.timestamp())
+        if not self._is_loss_told:
+            self._is_loss_told = True
+            reason = "it was deleted; where no counter is left, epochs go on above whatever can have been given out"
+            _log.error("epochs_lost", bucket=self._epochs.name, made_anew_at=made_at.isoformat(), reason=reason)
+        return floor
 
     async def _prefer(self, key: str, preferred: str, entry: Entry | None) -> None:
         """Move the hint and leave the counter as it is."""

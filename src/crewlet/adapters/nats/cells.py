@@ -234,6 +234,11 @@ class NatsBucket(Cells):
         now, answer = await self._patiently(lambda wait_s, timeout_s: self._info({}, wait_s, timeout_s))
         return Mark(now, answer.state.last_seq)
 
+    async def made_anew_at(self, younger: str) -> datetime | None:
+        mine = await self._made_at(self._stream)
+        other = await self._made_at(f"KV_{younger}")
+        return mine if mine is not None and other is not None and other < mine else None
+
     async def create(
         self,
         key: str,
@@ -413,6 +418,24 @@ class NatsBucket(Cells):
     async def _newest(self, key: str, wait_s: float, timeout_s: float) -> StoredMessage | None:
         return await newest_message(self._lane, self._stream, self._subjects + key, timeout_s=timeout_s, wait_s=wait_s)
 
+    async def _made_at(self, stream: str) -> datetime | None:
+        """When a stream was made; None where there is none."""
+
+        async def ask(wait_s: float, timeout_s: float) -> datetime | None:
+            try:
+                answer = await self._lane.api(
+                    f"STREAM.INFO.{stream}", {}, StreamAnswer, timeout_s=timeout_s, wait_s=wait_s
+                )
+            except ApiError as error:
+                if error.err_code == STREAM_NOT_FOUND:
+                    return None
+                raise Unavailable(f"{self.name}: {error}") from error
+            if answer.created is None:
+                raise Unavailable(f"{self.name}: the broker's answer does not say when {stream} was made")
+            return answer.created
+
+        return await self._patiently(ask)
+
     async def _info(self, body: dict[str, Any], wait_s: float, timeout_s: float) -> tuple[datetime, StreamAnswer]:
         """The leader's clock, without which an answer is none, and what it says of the stream."""
         try:
@@ -420,6 +443,8 @@ class NatsBucket(Cells):
                 f"STREAM.INFO.{self._stream}", body, StreamAnswer, timeout_s=timeout_s, wait_s=wait_s
             )
         except ApiError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                raise Unavailable(f"the bucket {self.name} was deleted; a node that starts makes it anew") from error
             raise Unavailable(f"{self.name}: {error}") from error
         if answer.ts is None:
             raise Unavailable(f"{self.name}: the broker's answer carries no time")
