@@ -23,6 +23,7 @@ from crewlet.adapters.local.signals import LocalSignals
 from crewlet.adapters.mcp import McpServers, load_mcp
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
+from crewlet.adapters.nats.inventory import Inventory
 from crewlet.adapters.nats.mail import NatsMail
 from crewlet.adapters.nats.signals import NatsSignals
 from crewlet.adapters.process import LocalPrograms, MarkBook
@@ -254,6 +255,7 @@ async def _ports(
             history=history,
             give_back_left=give_back_left if is_local else None,
             find_former=shared.find if is_local else own.open,
+            stores=Inventory(connection),
         )
     finally:
         await signals.stop()

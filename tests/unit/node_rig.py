@@ -17,6 +17,7 @@ from crewlet.ports.deadline import NoDeadline
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Program, Programs, ProgramSpec
+from crewlet.ports.stores import Stores
 from crewlet.ports.tools import ToolServers
 from crewlet.testing.twins.mail import TwinMail
 from crewlet.testing.twins.mailbroker import TwinBroker
@@ -86,6 +87,7 @@ class Fleet:
         tools: which tool servers each seat has, by handle.
         variables: the environment of every node.
         find_former: where epochs were counted before.
+        stores: what every node is told of the broker's stores.
     """
 
     seats: Sequence[str]
@@ -107,6 +109,7 @@ class Fleet:
     )
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     find_former: Callable[[BucketSpec], Awaitable[Cells | None]] | None = None
+    stores: Stores | None = None
 
     def __post_init__(self) -> None:
         self.store = LocalCells(self.clock)
@@ -153,6 +156,7 @@ class Fleet:
             leases_can_lapse=True,
             tool_servers=self.tool_servers,
             find_former=self.find_former,
+            stores=self.stores,
         )
         node = Node(config, self.company, ports, runner=lambda seat: self.runner(seat, name))
         self.nodes[name] = node

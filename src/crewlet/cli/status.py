@@ -20,7 +20,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
     client = NodeClient.find(url, config)
     health = client.get("/health")
     fleet, refusal = _fleet(client)
-    problem = str(refusal) if refusal is not None else problem_of(health)
+    problem = str(refusal) if refusal is not None and not health.get("store_faults") else problem_of(health)
     if output is Output.json:
         print_json({"health": health, "fleet": fleet, **({"problem": problem} if problem else {})})
     else:
@@ -99,6 +99,9 @@ def problem_of(health: Mapping[str, Any]) -> str:
             f"Another process ({clean(rival)}) has this node's id, so that this one takes no seats: a former run of it "
             "goes by itself within a lease TTL; otherwise stop one of the two, or set another `node.id`."
         )
+    if faults := health.get("store_faults"):
+        told = "; ".join(f"{clean(store)}: {clean(reason)}" for store, reason in sorted(faults.items()))
+        return f"What the broker keeps is damaged. {told}."
     if not health["has_presence"]:
         why = f" ({clean(error)})" if (error := health.get("presence_error")) else ""
         return (
@@ -126,6 +129,8 @@ def _condition(health: Mapping[str, Any], refusal: NodeRefused | None) -> str:
         return "no broker"
     if health.get("id_held_by"):
         return "its id is another's"
+    if health.get("store_faults"):
+        return "the broker's store is damaged"
     if not health["has_presence"]:
         return "not counted by the fleet"
     # Only a 503 speaks of the store: a token that is refused says nothing about the node.

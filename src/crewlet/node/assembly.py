@@ -39,6 +39,7 @@ from crewlet.node.pausing import Pausing
 from crewlet.node.seat import SeatRuntime
 from crewlet.node.seatwork import SeatWorkDesk
 from crewlet.node.status import FleetSnapshot, HealthSnapshot
+from crewlet.node.storecheck import StoreCheck
 from crewlet.node.toolservers import SeatTools
 from crewlet.node.troubles import Troubles, TroublesSnapshot, told
 from crewlet.ports.cells import Cells
@@ -86,6 +87,7 @@ class Node:
         self._is_draining = False
         self._is_closing = False
         self._own_epochs: Cells | None = None
+        self._stores = StoreCheck(ports.stores, ports.clock, self._on_reset)
         self._mark: KeeperMark | None = None
         self._keepers: Cells | None = None
         self.contested: Latch[ConfigRefused] = Latch()
@@ -264,6 +266,10 @@ class Node:
         if self._own_epochs is not None:
             self._tasks.start(note_epoch(self._own_epochs, term), f"{term.resource}: its epoch")
 
+    async def _on_reset(self, store: str) -> None:
+        if store == EPOCHS_BUCKET.name and (own := self._own_epochs) is not None:
+            await take_over(own, await self._ports.lease_cells.open(EPOCHS_BUCKET))
+
     def company(self) -> Company:
         """The document in force."""
         return self._company
@@ -293,6 +299,7 @@ class Node:
         self._pauses.start()
         self._budget_gate.start()
         self._tasks.start_eternal(forget_in_time(self._ports.history, self._ports.clock), "history")
+        self._tasks.start(self._stores.run(), "stores")
         self._forget_news = await self._freed_news.listen(self.host.hear_freed)
         self._forget_questions = (await self._troubles.serve(), await self._seat_work.serve())
         if self._keepers is not None:
@@ -375,6 +382,7 @@ class Node:
             failed_burials=self._mail.tally.failed_burials or None,
             held_back=dict(self.seats.held_back()) or None,
             waiting=dict(self.seats.waiting()) or None,
+            store_faults=dict(self._stores.faults) or None,
         )
 
     async def fleet(self) -> FleetSnapshot:

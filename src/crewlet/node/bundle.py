@@ -14,6 +14,7 @@ from crewlet.ports.history import History, NoHistory
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Programs
 from crewlet.ports.signals import Signals
+from crewlet.ports.stores import Stores
 from crewlet.ports.tools import ToolServers
 from crewlet.seats.lease import LEASE_PROTOCOL
 
@@ -38,6 +39,7 @@ class Ports:
         may_meet_other_kind: whether nodes of the other kind of coordination may come to the broker.
         find_former: a bucket of leases or epochs by the other kind of coordination: this node's own, where leases are
             shared, else the broker's. None where there was none.
+        stores: looks at what the broker keeps; None where nobody could take anything away.
         tool_servers: makes the servers of seats that have some; None makes none, and refuses those seats.
     """
 
@@ -59,6 +61,7 @@ class Ports:
     tool_servers: ToolServers | None = None
     give_back_left: Callable[[DeliveryJournal], Awaitable[int]] | None = None
     find_former: Callable[[BucketSpec], Awaitable[Cells | None]] | None = None
+    stores: Stores | None = None
 
 
 def _no_variable(name: str) -> None:

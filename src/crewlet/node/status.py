@@ -35,6 +35,7 @@ class HealthSnapshot:
         held_back: by handle, why the inbox of a held seat is not being read: the holds in force, or what was refused
             last, such as `not_owned`; None when all are read.
         waiting: by handle, what a running turn waits for outside, its model's provider for one; None with none.
+        store_faults: by name, what is wrong with a stream or bucket of the broker; None with none.
     """
 
     status: Literal["ok", "starting", "shutting_down"]
@@ -58,6 +59,7 @@ class HealthSnapshot:
     failed_burials: int | None = None
     held_back: Mapping[str, str] | None = None
     waiting: Mapping[str, str] | None = None
+    store_faults: Mapping[str, str] | None = None
 
     @property
     def is_ready(self) -> bool:

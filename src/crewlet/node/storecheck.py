@@ -1,0 +1,70 @@
+"""A look at the broker's streams and buckets now and then: what was deleted or spoilt by hand is said at once."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from crewlet.ports.clock import Clock
+from crewlet.ports.errors import CrewletError, Unavailable
+from crewlet.ports.stores import StoreFault, Stores
+
+EVERY_S = 15.0
+ALARM_EVERY_S = 300.0
+
+_log = structlog.get_logger()
+
+
+class StoreCheck:
+    """Looks at the stores, raises the alarm, and keeps what is wrong for whoever asks.
+
+    Args:
+        stores: None where nobody could take anything away.
+        on_reset: done when a store was made anew, emptied or put back, with its name.
+    """
+
+    def __init__(self, stores: Stores | None, clock: Clock, on_reset: Callable[[str], Awaitable[None]]) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._on_reset = on_reset
+        self._faults: tuple[StoreFault, ...] = ()
+        self._alarmed_at: dict[StoreFault, float] = {}
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """What is wrong at the last look that was answered, by store."""
+        reasons: dict[str, list[str]] = {}
+        for fault in self._faults:
+            reasons.setdefault(fault.store, []).append(fault.reason)
+        return {store: "; ".join(told) for store, told in reasons.items()}
+
+    async def run(self) -> None:
+        """Look for as long as the node runs."""
+        while self._stores is not None:
+            await self._look(self._stores)
+            await self._clock.sleep(EVERY_S)
+
+    async def _look(self, stores: Stores) -> None:
+        try:
+            found = await stores.faults()
+        except Unavailable as error:
+            _log.debug("stores_not_looked_at", error=str(error))
+            return
+        self._faults = tuple(fault for fault in found if fault.kind != "reset")
+        for fault in found:
+            self._alarm(fault)
+            if fault.kind == "reset":
+                await self._heed(fault)
+        self._alarmed_at = {fault: at for fault, at in self._alarmed_at.items() if fault in found}
+
+    async def _heed(self, fault: StoreFault) -> None:
+        try:
+            await self._on_reset(fault.store)
+        except CrewletError as error:
+            _log.error("store_reset_not_heeded", store=fault.store, error=str(error))
+
+    def _alarm(self, fault: StoreFault) -> None:
+        now = self._clock.elapsed()
+        alarmed_at = self._alarmed_at.get(fault)
+        if alarmed_at is None or now - alarmed_at >= ALARM_EVERY_S:
+            self._alarmed_at[fault] = now
+            _log.error("store_damaged", store=fault.store, kind=fault.kind, reason=fault.reason)

@@ -1,0 +1,87 @@
+"""What a node says of a damaged store, and what it does about counters that went back."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from node_rig import Fleet
+from structlog.testing import capture_logs
+
+from crewlet.adapters.local.cells import LocalCells
+from crewlet.cli.status import problem_of
+from crewlet.node.storecheck import ALARM_EVERY_S, EVERY_S, StoreCheck
+from crewlet.ports.errors import Unavailable
+from crewlet.ports.stores import StoreFault, Stores
+from crewlet.seats.leases import EPOCHS_BUCKET
+from crewlet.seats.records import EpochRecord, decode_epoch, encode
+from crewlet.testing.virtual import VirtualClock, in_virtual_time
+
+GONE = StoreFault("crewlet_ledger", "missing", "it was deleted")
+BACK = StoreFault("crewlet_epochs", "reset", "it was put back")
+
+
+class Told(Stores):
+    """Says what the test wants; None is no answer."""
+
+    def __init__(self) -> None:
+        self.now: Sequence[StoreFault] | None = ()
+
+    async def faults(self) -> Sequence[StoreFault]:
+        if self.now is None:
+            raise Unavailable("nobody answered")
+        return self.now
+
+
+@in_virtual_time
+async def test_a_fault_is_told_at_once_then_now_and_then_and_stands_until_an_answer_without_it() -> None:
+    clock, stores, resets = VirtualClock(), Told(), list[str]()
+
+    async def on_reset(store: str) -> None:
+        resets.append(store)
+
+    check = StoreCheck(stores, clock, on_reset)
+    looking = asyncio.ensure_future(check.run())
+    stores.now = [GONE, BACK]
+    with capture_logs() as logs:
+        await clock.sleep(EVERY_S)
+        assert check.faults == {"crewlet_ledger": "it was deleted"} and resets == ["crewlet_epochs"]
+        stores.now = [GONE]
+        await clock.sleep(ALARM_EVERY_S)
+        stores.now = None
+        await clock.sleep(EVERY_S)
+        assert check.faults == {"crewlet_ledger": "it was deleted"}
+        stores.now = ()
+        await clock.sleep(EVERY_S)
+        assert check.faults == {}
+    told = [(line["store"], line["log_level"]) for line in logs if line["event"] == "store_damaged"]
+    assert told == [("crewlet_ledger", "error"), ("crewlet_epochs", "error"), ("crewlet_ledger", "error")]
+    looking.cancel()
+
+
+@in_virtual_time
+async def test_a_node_raises_counters_that_went_back_to_what_it_had_noted_and_its_health_names_what_is_gone() -> None:
+    own, stores = LocalCells(VirtualClock()), Told()
+    fleet = Fleet(("a",), find_former=own.open, stores=stores)
+    node = await fleet.node("n1")
+    await fleet.until(lambda: "a" in node.health().seats, "it holds its seat")
+    await fleet.clock.sleep(1)
+    noted, epochs = await own.open(EPOCHS_BUCKET), await fleet.store.open(EPOCHS_BUCKET)
+    entry = await noted.read("seat.a")
+    assert entry is not None
+    await noted.replace("seat.a", encode(EpochRecord(epoch=9)), expect=entry.revision)
+    stores.now = [GONE, BACK]
+    await fleet.clock.sleep(EVERY_S + 1)
+    assert decode_epoch(await epochs.read("seat.a")).epoch == 9
+    assert node.health().store_faults == {"crewlet_ledger": "it was deleted"}
+    stores.now = ()
+    await fleet.clock.sleep(EVERY_S + 1)
+    assert node.health().store_faults is None
+    await fleet.close()
+
+
+@pytest.mark.parametrize("faults", [None, {"crewlet_ledger": "it was deleted; restart this node"}])
+def test_status_names_what_is_damaged(faults: dict[str, str] | None) -> None:
+    health = {"status": "ok", "queue": "connected", "has_presence": True, "store_faults": faults}
+    said = problem_of(health)
+    assert (said == "") is (faults is None)
+    assert faults is None or "crewlet_ledger: it was deleted; restart this node." in said
