@@ -231,15 +231,13 @@ class Node:
 
     async def _sharing(self) -> list[str]:
         """Who holds leases on this node's broker, where this one keeps its own."""
-        shared = await self._former_leases()
-        return [] if shared is None else await sharing(shared)
+        return [] if (shared := await self._former_leases()) is None else await sharing(shared)
 
     async def _former_leases(self) -> LeaseStore | None:
         ports = self._ports
-        if ports.find_former is None:
+        if (find := ports.find_former) is None:
             return None
-        leases = await ports.find_former(leases_bucket(self._config.lease_ttl_s))
-        epochs = await ports.find_former(EPOCHS_BUCKET)
+        leases, epochs = await find(leases_bucket(self._config.lease_ttl_s)), await find(EPOCHS_BUCKET)
         if leases is None or epochs is None:
             return None
         return LeaseStore(leases, epochs, clock=ports.clock, entropy=ports.entropy)
