@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from crewlet.adapters.local.cells import LocalCells
 from crewlet.adapters.nats.cells import NatsCells
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.system.clock import SystemClock
 from crewlet.adapters.system.entropy import SystemEntropy
 from crewlet.ports.errors import Unavailable
+from crewlet.ports.term import Term
 from crewlet.seats.dutyleases import DUTIES_BUCKET
+from crewlet.seats.formerepochs import note_epoch, take_over
 from crewlet.seats.lease import Granted
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.testing.brokers import Server, one_server
@@ -70,6 +73,31 @@ async def test_epochs_whose_bucket_was_deleted_go_on_above_all_that_were_given_o
         assert "epochs_lost" in {line["event"] for line in logs if line["log_level"] == "error"}
         assert await epoch_of(running, "alice", "n1:a") == second + 1
         await running.stop()
+        await started.stop()
+    finally:
+        await connection.close()
+
+
+async def test_what_a_node_had_noted_does_not_stand_in_for_what_another_had_won_since(
+    server: Server, tmp_path: Path
+) -> None:
+    address, clock = BrokerAddress((server.url,)), SystemClock()
+    connection = await Connection.open(address, clock=clock, startup_timeout_s=LIMIT_S)
+    try:
+        store = await opened(connection)
+        own = await LocalCells(clock, epochs_file=tmp_path / "epochs").open(EPOCHS_BUCKET)
+        first = await epoch_of(store, "alice", "n2:b")
+        await note_epoch(own, Term("seat:alice", "n2:b", first))
+        latest = [await epoch_of(store, "alice", "n1:a") for _ in range(3)][-1]
+        for stream in ("DELETE.KV_crewlet_epochs", "PURGE.KV_crewlet_leases"):
+            await ask(connection, f"STREAM.{stream}")
+        # Only the node with the older note starts again, and makes the bucket.
+        started = await opened(connection)
+        epochs = await NatsCells(connection, entropy=SystemEntropy()).open(EPOCHS_BUCKET)
+        for _ in range(2):
+            await take_over(own, epochs)
+        assert await epoch_of(started, "alice", "n2:b") > latest
+        await store.stop()
         await started.stop()
     finally:
         await connection.close()

@@ -5,7 +5,6 @@ have. The third write puts the token into the record. Each is a compare-and-set,
 them, however late its write arrives, is refused.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +18,7 @@ from crewlet.ports.cells import Cells, Done, Entry, Refused, Unknown, WriteResul
 from crewlet.ports.clock import Clock
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Unavailable
+from crewlet.seats.formerepochs import forgotten
 from crewlet.seats.gate import ProtocolGate
 from crewlet.seats.lease import ClaimRefused
 from crewlet.seats.records import (
@@ -38,9 +38,6 @@ _SIBLING_POLL_S = 0.02
 _RETRY_S = 0.1
 _GIVE_BACK_S = 15.0
 """The leases of duties live for hours, and no node can take so long to stop."""
-
-MADE_LATER = "crewlet_duties"
-"""A bucket that no company makes before that of its epochs."""
 
 _log = structlog.get_logger()
 
@@ -252,15 +249,11 @@ class Claims:
         raise Unavailable(f"{request.key}: the counter was overtaken {_ROUNDS} times")
 
     async def _forgotten(self) -> int:
-        """What no counter that was lost with its bucket can have passed: no resource is won once a second on end."""
-        made_at = await self._epochs.made_anew_at(MADE_LATER)
-        if made_at is None:
-            return 0
-        floor = math.floor(made_at.timestamp())
-        if not self._is_loss_told:
+        floor = await forgotten(self._epochs)
+        if floor and not self._is_loss_told:
             self._is_loss_told = True
             reason = "it was deleted; where no counter is left, epochs go on above whatever can have been given out"
-            _log.error("epochs_lost", bucket=self._epochs.name, made_anew_at=made_at.isoformat(), reason=reason)
+            _log.error("epochs_lost", bucket=self._epochs.name, above=floor, reason=reason)
         return floor
 
     async def _prefer(self, key: str, preferred: str, entry: Entry | None) -> None:
