@@ -149,9 +149,12 @@ class InboxDesk:
         node = next((seat.node for seat in fleet.seats if seat.handle == handle), None)
         work = await self.work(handle, node) if node is not None else None
         if backlog is None:
-            return self._shown(handle, Backlog(0, 0, 0), fleet, over, work, held="its mailbox is not made yet")
+            return self._shown(
+                handle, Backlog(0, 0, 0), fleet, over, work, held="it has no mailbox; a node that starts makes it"
+            )
         oldest_at = await self.mail.oldest_at(inbox) if backlog.waiting or backlog.in_hand else None
-        shown = self._shown(handle, backlog, fleet, over, work)
+        paused = "its consumer is paused on the broker (`nats consumer resume`)" if backlog.is_paused else ""
+        shown = self._shown(handle, backlog, fleet, over, work, held=paused)
         return shown if oldest_at is None else self._dated(shown, oldest_at)
 
     def _dated(self, shown: SeatMail, oldest_at: datetime) -> SeatMail:

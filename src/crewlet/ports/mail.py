@@ -361,11 +361,16 @@ class Mail(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What lies on a subscription: never delivered, delivered and unsettled, and attachments' open pulls."""
+    """What lies on a subscription: never delivered, delivered and unsettled, and attachments' open pulls.
+
+    Attributes:
+        is_paused: the store gives nothing of it to anybody, since a person asked it, and not Crewlet, for that.
+    """
 
     waiting: int
     in_hand: int
     open_pulls: int
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

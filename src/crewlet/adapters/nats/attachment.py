@@ -38,7 +38,10 @@ PROOF_BUDGET_S = 3.0
 PROOF_MARGIN_S = 0.3
 FINISHED_REMEMBERED = 1024
 DEAF_S = 15.0
+LOOK_S = 60.0
 NAK, PROGRESS = b"-NAK", b"+WPI"
+SIZE_HEADER = "Nats-Msg-Size"
+"""Brought by a delivery without its body."""
 
 log = structlog.get_logger()
 
@@ -84,6 +87,7 @@ class NatsFeed:
         self.on_arrival: Callable[[], None] = lambda: None
         self.good_until = math.inf
         self._wonder_at = -math.inf
+        self._look_at = self._clock.elapsed() + LOOK_S
         self._is_closed = False
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
         self._slots = slots
@@ -121,10 +125,12 @@ class NatsFeed:
         return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
 
     async def _wonder(self) -> None:
-        """Refused for longer than an election lasts: find out whether there is anything left to pull from."""
-        if self._pulls.deaf_s >= DEAF_S and self._clock.elapsed() >= self._wonder_at and not self._pulls.is_closing:
-            self._wonder_at = self._clock.elapsed() + DEAF_S
-            await self._consumers.say_if_gone(self._subscription)
+        """Now and then, and when refused for longer than an election lasts: is what we pull from there, and ours?"""
+        now = self._clock.elapsed()
+        is_deaf = self._pulls.deaf_s >= DEAF_S and now >= self._wonder_at
+        if (is_deaf or now >= self._look_at) and not self._pulls.is_closing:
+            self._wonder_at, self._look_at = now + DEAF_S, now + LOOK_S
+            await self._consumers.look_after(self._subscription)
 
     def leftovers(self) -> Sequence[Delivery]:
         left, self._arrived = list(self._arrived), deque()
@@ -234,6 +240,10 @@ class NatsFeed:
         if WAKE_HEADER in headers or (sequence, published_at) in self._finished:
             with contextlib.suppress(ClientError, OSError):
                 self._connection.client.send(reply, "", ACK)
+            return
+        if not data and SIZE_HEADER in headers:
+            # Somebody had the broker deliver no bodies: unsettled, it comes again, whole once that is mended.
+            self._look_at = -math.inf
             return
         window_ends = sent_at + self._window_s
         held = self._hand.get(sequence)

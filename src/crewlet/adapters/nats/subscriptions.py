@@ -102,11 +102,18 @@ class Consumers:
                 return None
             raise unavailable(error, stream.name) from error
 
-    async def say_if_gone(self, subscription: Subscription) -> None:
-        """Raise the alarm, now and then, when a subscription that nobody serves was deleted. Nothing is made anew."""
+    async def look_after(self, subscription: Subscription) -> None:
+        """See to a subscription that is attached here: what others made of it is mended, or an alarm, now and then,
+        where it is not ours to mend. Nothing that was deleted is made anew."""
         try:
-            if await self.info(subscription, budget_s=0.0) is None:
+            found = await self.info(subscription, budget_s=0.0)
+            if found is None:
                 self._alarm(consumer_name(subscription), "mailbox_gone", topic=subscription.topic)
+                return
+            if found.get("paused"):
+                until = str(found["config"].get("pause_until", ""))
+                self._alarm(consumer_name(subscription), "mailbox_paused", topic=subscription.topic, until=until)
+            await self._mend(stream_of(subscription.topic), subscription, found["config"])
         except StreamGone:
             stream = stream_of(subscription.topic).name
             self._alarm(stream, "mail_stream_lost", stream=stream, reason="it was deleted; what waited on it is gone")
@@ -123,7 +130,8 @@ class Consumers:
         info = await self.info(subscription)
         if info is None:
             return None
-        return Backlog(int(info["num_pending"]), int(info["num_ack_pending"]), int(info["num_waiting"]))
+        pending, in_hand, pulls = (int(info[name]) for name in ("num_pending", "num_ack_pending", "num_waiting"))
+        return Backlog(pending, in_hand, pulls, is_paused=bool(info.get("paused")))
 
     async def delete(self, subscription: Subscription, *, admit: Callable[[], None] | None, patience_s: float) -> bool:
         stream, name = stream_of(subscription.topic), consumer_name(subscription)
@@ -212,6 +220,8 @@ class Consumers:
             wanted["max_ack_pending"] = MAX_ACK_PENDING
         if config.get("inactive_threshold"):
             wanted["inactive_threshold"] = 0
+        if config.get("headers_only"):
+            wanted["headers_only"] = False
         if not wanted:
             return
         log.info("subscription_mended", topic=subscription.topic, group=subscription.group, changed=sorted(wanted))
