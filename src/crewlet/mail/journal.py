@@ -85,7 +85,7 @@ class Journal:
                         case Unknown(reason=problem):
                             break
         except (Unavailable, TimeoutError, msgspec.MsgspecError) as error:
-            problem = repr(error)
+            problem = str(error) or type(error).__name__
         _log.warning("delivery_not_noted", topic=subscription.topic, id=delivery.id, error=problem)
 
     async def _write(self, key: str, note: _Note) -> WriteResult:

@@ -22,6 +22,7 @@ from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Backlog, Mail
 from crewlet.turns.budget import Over
 
+_NO_MAILBOX = "it has no mailbox; `crewlet duty run maintenance` makes it"
 _UNHELD = "no node holds it; one takes it at its next pass, or when the lease of a node that is gone has lapsed"
 _NOBODY = "no node of the fleet is live; `crewlet status` says what is wrong"
 
@@ -149,9 +150,7 @@ class InboxDesk:
         node = next((seat.node for seat in fleet.seats if seat.handle == handle), None)
         work = await self.work(handle, node) if node is not None else None
         if backlog is None:
-            return self._shown(
-                handle, Backlog(0, 0, 0), fleet, over, work, held="it has no mailbox; a node that starts makes it"
-            )
+            return self._shown(handle, Backlog(0, 0, 0), fleet, over, work, held=_NO_MAILBOX)
         oldest_at = await self.mail.oldest_at(inbox) if backlog.waiting or backlog.in_hand else None
         paused = "its consumer is paused on the broker (`nats consumer resume`)" if backlog.is_paused else ""
         shown = self._shown(handle, backlog, fleet, over, work, held=paused)

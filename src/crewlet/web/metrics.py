@@ -34,6 +34,8 @@ class NodeCollector(Collector):
         failed = CounterMetricFamily("crewlet_failed_burials", "Dead letters that could not be made; the mail stayed.")
         failed.add_metric([], health.failed_burials or 0)
         yield failed
+        damaged = len(health.store_faults or {})
+        yield GaugeMetricFamily("crewlet_store_faults", "Streams and buckets that are damaged.", value=damaged)
         if health.nodes is not None:
             yield GaugeMetricFamily("crewlet_live_nodes", "Live nodes at the last roster.", value=health.nodes)
         unproven = GaugeMetricFamily(

@@ -411,7 +411,9 @@ class NatsFeed:
         except StreamGone:
             raise
         except Unavailable as error:
-            raise DetachUnproven(f"the broker did not confirm that {self._subscription} has no open pull") from error
+            raise DetachUnproven(
+                f"the broker did not confirm that no pull of {self._subscription.topic} is open"
+            ) from error
 
     async def _remove(self, sequence: int) -> None:
         """Another message answered the pull: take the wake out, so that it does not lie in the inbox."""

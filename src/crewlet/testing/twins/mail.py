@@ -355,7 +355,9 @@ class TwinFeed:
         try:
             await self._wire.ask("detach", self._close_pulls)
         except Unavailable as error:
-            raise DetachUnproven(f"the broker did not confirm that {self._subscription} has no open pull") from error
+            raise DetachUnproven(
+                f"the broker did not confirm that no pull of {self._subscription.topic} is open"
+            ) from error
         if self._pull is not None:
             self._collect(self._pull)
         while self._unconfirmed:
