@@ -234,13 +234,12 @@ class Node:
         return [] if (shared := await self._former_leases()) is None else await sharing(shared)
 
     async def _former_leases(self) -> LeaseStore | None:
-        ports = self._ports
-        if (find := ports.find_former) is None:
+        if (find := self._ports.find_former) is None:
             return None
         leases, epochs = await find(leases_bucket(self._config.lease_ttl_s)), await find(EPOCHS_BUCKET)
         if leases is None or epochs is None:
             return None
-        return LeaseStore(leases, epochs, clock=ports.clock, entropy=ports.entropy)
+        return LeaseStore(leases, epochs, clock=self._ports.clock, entropy=self._ports.entropy)
 
     async def _watch_mark(self, mark: KeeperMark) -> None:
         self.contested.set(await mark.contested())
