@@ -34,12 +34,12 @@ class Told(Stores):
 
 @in_virtual_time
 async def test_a_fault_is_told_at_once_then_now_and_then_and_stands_until_an_answer_without_it() -> None:
-    clock, stores, resets = VirtualClock(), Told(), list[str]()
+    clock, stores, resets, link = VirtualClock(), Told(), list[str](), [True]
 
     async def on_reset(store: str) -> None:
         resets.append(store)
 
-    check = StoreCheck(stores, clock, on_reset)
+    check = StoreCheck(stores, clock, lambda: link[0], on_reset)
     looking = asyncio.ensure_future(check.run())
     stores.now = [GONE, BACK]
     with capture_logs() as logs:
@@ -55,6 +55,13 @@ async def test_a_fault_is_told_at_once_then_now_and_then_and_stands_until_an_ans
         assert check.faults == {}
     told = [(line["store"], line["log_level"]) for line in logs if line["event"] == "store_damaged"]
     assert told == [("crewlet_ledger", "error"), ("crewlet_epochs", "error"), ("crewlet_ledger", "error")]
+    # A broker that is back is looked at without waiting for the next time.
+    link[0] = False
+    await clock.sleep(2.0)
+    stores.now = [GONE]
+    link[0] = True
+    await clock.sleep(2.0)
+    assert check.faults == {"crewlet_ledger": "it was deleted"}
     looking.cancel()
 
 

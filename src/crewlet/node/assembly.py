@@ -87,7 +87,7 @@ class Node:
         self._is_draining = False
         self._is_closing = False
         self._own_epochs: Cells | None = None
-        self._stores = StoreCheck(ports.stores, ports.clock, self._on_reset)
+        self._stores = StoreCheck(ports.stores, ports.clock, ports.is_linked, self._on_reset)
         self._mark: KeeperMark | None = None
         self._keepers: Cells | None = None
         self.contested: Latch[ConfigRefused] = Latch()

@@ -9,6 +9,8 @@ from crewlet.ports.errors import CrewletError, Unavailable
 from crewlet.ports.stores import StoreFault, Stores
 
 EVERY_S = 15.0
+AGAIN_S = 0.5
+"""How soon it looks where nobody answered, or the connection is there again: a broker may have come back with less."""
 ALARM_EVERY_S = 300.0
 
 _log = structlog.get_logger()
@@ -18,12 +20,20 @@ class StoreCheck:
     """Looks at the stores, raises the alarm, and keeps what is wrong for whoever asks.
 
     Args:
+        is_linked: whether the broker's connection is up.
         stores: None where nobody could take anything away.
         on_reset: done when a store was made anew, emptied or put back, with its name.
     """
 
-    def __init__(self, stores: Stores | None, clock: Clock, on_reset: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        stores: Stores | None,
+        clock: Clock,
+        is_linked: Callable[[], bool],
+        on_reset: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._stores = stores
+        self._is_linked = is_linked
         self._clock = clock
         self._on_reset = on_reset
         self._faults: tuple[StoreFault, ...] = ()
@@ -40,21 +50,31 @@ class StoreCheck:
     async def run(self) -> None:
         """Look for as long as the node runs."""
         while self._stores is not None:
-            await self._look(self._stores)
-            await self._clock.sleep(EVERY_S)
+            if await self._look(self._stores):
+                await self._until_due()
+            else:
+                await self._clock.sleep(AGAIN_S)
 
-    async def _look(self, stores: Stores) -> None:
+    async def _until_due(self) -> None:
+        due_at = self._clock.elapsed() + EVERY_S
+        was_linked = True
+        while self._clock.elapsed() < due_at and (was_linked or not self._is_linked()):
+            was_linked = self._is_linked()
+            await self._clock.sleep(AGAIN_S)
+
+    async def _look(self, stores: Stores) -> bool:
         try:
             found = await stores.faults()
         except Unavailable as error:
             _log.debug("stores_not_looked_at", error=str(error))
-            return
+            return False
         self._faults = tuple(fault for fault in found if fault.kind != "reset")
         for fault in found:
             self._alarm(fault)
             if fault.kind == "reset":
                 await self._heed(fault)
         self._alarmed_at = {fault: at for fault, at in self._alarmed_at.items() if fault in found}
+        return True
 
     async def _heed(self, fault: StoreFault) -> None:
         try:
