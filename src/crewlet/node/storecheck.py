@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
+from crewlet.kit.backoff import Backoff
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import CrewletError, Unavailable
 from crewlet.ports.stores import StoreFault, Stores
 
 EVERY_S = 15.0
 AGAIN_S = 0.5
-"""How soon it looks where nobody answered, or the connection is there again: a broker may have come back with less."""
+"""How soon it looks once the connection is there again: a broker may have come back with less."""
 ALARM_EVERY_S = 300.0
 
 _log = structlog.get_logger()
@@ -49,11 +50,13 @@ class StoreCheck:
 
     async def run(self) -> None:
         """Look for as long as the node runs."""
+        delays = Backoff(AGAIN_S, EVERY_S)
         while self._stores is not None:
             if await self._look(self._stores):
+                delays.reset()
                 await self._until_due()
             else:
-                await self._clock.sleep(AGAIN_S)
+                await self._clock.sleep(delays.next_s())
 
     async def _until_due(self) -> None:
         due_at = self._clock.elapsed() + EVERY_S

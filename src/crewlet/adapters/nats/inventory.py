@@ -54,13 +54,17 @@ class _Page(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a stream was when it was last looked at. `max_age` is that of the first time."""
+    """What a stream was when it was last looked at. `max_age` is that of the first time.
+
+    Attributes:
+        is_doubted: the last look spoke against it; of several servers one that was deposed, and does not know it, may.
+    """
 
     created: str
     max_age: int
     messages: int
     last_seq: int
-    is_missed: bool = False
+    is_doubted: bool = False
 
 
 class Inventory:
@@ -76,19 +80,22 @@ class Inventory:
         for name, seen in self._seen.items():
             if name in listed:
                 continue
-            if seen.is_missed:
+            if seen.is_doubted:
                 found.append(StoreFault(_plain(name), "missing", _MISSING))
-            # Only the second time counts: a server that was deposed, and does not know it, may not list what is new.
-            self._seen[name] = replace(seen, is_missed=True)
+            self._seen[name] = replace(seen, is_doubted=True)
         return found
 
     def _of(self, now: _Listed) -> Iterator[StoreFault]:
         name, state = now.config.name, now.state
         before = self._seen.get(name)
         age = now.config.max_age if before is None else before.max_age
-        self._seen[name] = _Seen(now.created, age, state.messages, state.last_seq)
-        if before is not None and (reset := _reset(name, before, now)):
-            yield StoreFault(_plain(name), "reset", reset)
+        reset = "" if before is None else _reset(name, before, now)
+        if before is not None and reset and self._connection.is_clustered and not before.is_doubted:
+            self._seen[name] = replace(before, is_doubted=True)
+        else:
+            self._seen[name] = _Seen(now.created, age, state.messages, state.last_seq)
+            if reset:
+                yield StoreFault(_plain(name), "reset", reset)
         for reason in _unfit(now.config, age):
             yield StoreFault(_plain(name), "unfit", reason)
 
