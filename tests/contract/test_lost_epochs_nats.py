@@ -101,3 +101,17 @@ async def test_what_a_node_had_noted_does_not_stand_in_for_what_another_had_won_
         await started.stop()
     finally:
         await connection.close()
+
+
+async def test_a_process_wins_no_seat_as_low_as_it_had_it_before_whatever_the_store_forgot(server: Server) -> None:
+    address, clock = BrokerAddress((server.url,)), SystemClock()
+    connection = await Connection.open(address, clock=clock, startup_timeout_s=LIMIT_S)
+    try:
+        store = await opened(connection)
+        before = [await epoch_of(store, "alice", "n1:a") for _ in range(3)]
+        for bucket in ("crewlet_epochs", "crewlet_leases"):
+            await ask(connection, f"STREAM.PURGE.KV_{bucket}")
+        assert await epoch_of(store, "alice", "n1:a") == before[-1] + 1
+        await store.stop()
+    finally:
+        await connection.close()

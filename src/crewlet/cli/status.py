@@ -100,14 +100,21 @@ def problem_of(health: Mapping[str, Any]) -> str:
             "goes by itself within a lease TTL; otherwise stop one of the two, or set another `node.id`."
         )
     if faults := health.get("store_faults"):
-        told = "; ".join(f"{clean(store)}: {clean(reason)}" for store, reason in sorted(faults.items()))
-        return f"What the broker keeps is damaged. {told}."
+        return f"What the broker keeps is damaged. {_damage(faults)}."
     if not health["has_presence"]:
         why = f" ({clean(error)})" if (error := health.get("presence_error")) else ""
         return (
             f"This node cannot renew its presence{why}, so what it shows of the fleet may be old; look at its broker."
         )
     return ""
+
+
+def _damage(faults: Mapping[str, str]) -> str:
+    """What is wrong with which stores; those with which the same is wrong are named together."""
+    stores: dict[str, list[str]] = {}
+    for store, reason in sorted(faults.items()):
+        stores.setdefault(reason, []).append(store)
+    return "; ".join(f"{clean(', '.join(named))}: {clean(reason)}" for reason, named in stores.items())
 
 
 def _differing(fleet: Mapping[str, Any]) -> str:

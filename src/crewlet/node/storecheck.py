@@ -59,7 +59,9 @@ class StoreCheck:
                 await self._clock.sleep(delays.next_s())
 
     async def _until_due(self) -> None:
-        due_at = self._clock.elapsed() + EVERY_S
+        """Not long where something is missing: what is made anew is seen to at once."""
+        is_missing = any(fault.kind == "missing" for fault in self._faults)
+        due_at = self._clock.elapsed() + (AGAIN_S if is_missing else EVERY_S)
         was_linked = True
         while self._clock.elapsed() < due_at and (was_linked or not self._is_linked()):
             was_linked = self._is_linked()

@@ -130,6 +130,9 @@ class Claims:
         self._tasks = Tasks("claims")
         self._ungiven: dict[str, set[str]] = {}
         self._is_loss_told = False
+        self._won_at: dict[str, int] = {}
+        """The newest epoch that this process won of each key: no later tenure of its own may be as low, whatever the
+        store has forgotten."""
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -202,7 +205,7 @@ class Claims:
     async def _attempt(self, request: ClaimRequest, look: Look, counter: Entry | None) -> Won:
         """The three writes of a new tenure."""
         found = look.found
-        last_epoch = found.record.epoch if found is not None else 0
+        last_epoch = max(found.record.epoch if found is not None else 0, self._won_at.get(request.key, 0))
         claiming = LeaseRecord(
             owner=request.owner,
             claim=self._entropy.token(),
@@ -233,6 +236,7 @@ class Claims:
             await see_through(self._tasks.start(self._give_back(attempt), f"giving back {request.key}"))
             raise
         self._ungiven.pop(request.key, None)
+        self._won_at[request.key] = record.epoch
         return self._won(record, revision, look, sent_at)
 
     async def _count(self, request: ClaimRequest, entry: Entry | None, last_epoch: int) -> EpochRecord:
