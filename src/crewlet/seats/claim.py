@@ -205,7 +205,7 @@ class Claims:
     async def _attempt(self, request: ClaimRequest, look: Look, counter: Entry | None) -> Won:
         """The three writes of a new tenure."""
         found = look.found
-        last_epoch = max(found.record.epoch if found is not None else 0, self._won_at.get(request.key, 0))
+        last_epoch = found.record.epoch if found is not None else 0
         claiming = LeaseRecord(
             owner=request.owner,
             claim=self._entropy.token(),
@@ -241,6 +241,7 @@ class Claims:
 
     async def _count(self, request: ClaimRequest, entry: Entry | None, last_epoch: int) -> EpochRecord:
         """Take the next token of the resource; nobody else has it or ever will."""
+        last_epoch = max(last_epoch, self._won_at.get(request.key, 0))
         if entry is None:
             last_epoch = max(last_epoch, await self._forgotten())
         for _ in range(_ROUNDS):
