@@ -38,7 +38,6 @@ PROOF_BUDGET_S = 3.0
 PROOF_MARGIN_S = 0.3
 FINISHED_REMEMBERED = 1024
 DEAF_S = 15.0
-LOOK_S = 60.0
 NAK, PROGRESS = b"-NAK", b"+WPI"
 SIZE_HEADER = "Nats-Msg-Size"
 """Brought by a delivery without its body."""
@@ -87,7 +86,7 @@ class NatsFeed:
         self.on_arrival: Callable[[], None] = lambda: None
         self.good_until = math.inf
         self._wonder_at = -math.inf
-        self._look_at = self._clock.elapsed() + LOOK_S
+        self._is_odd = False
         self._is_closed = False
         self._log = log.bind(topic=subscription.topic, group=subscription.group)
         self._slots = slots
@@ -125,11 +124,12 @@ class NatsFeed:
         return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
 
     async def _wonder(self) -> None:
-        """Now and then, and when refused for longer than an election lasts: is what we pull from there, and ours?"""
+        """Refused for longer than an election lasts, or given what no consumer of ours gives, or linked anew: find out
+        whether what we pull from is there, and as we made it. A seat that waits asks nothing by itself."""
         now = self._clock.elapsed()
         is_deaf = self._pulls.deaf_s >= DEAF_S and now >= self._wonder_at
-        if (is_deaf or now >= self._look_at) and not self._pulls.is_closing:
-            self._wonder_at, self._look_at = now + DEAF_S, now + LOOK_S
+        if (is_deaf or self._is_odd) and not self._pulls.is_closing:
+            self._wonder_at, self._is_odd = now + DEAF_S, False
             await self._consumers.look_after(self._subscription)
 
     def leftovers(self) -> Sequence[Delivery]:
@@ -201,6 +201,7 @@ class NatsFeed:
 
     def _on_state(self, state: str) -> None:
         if state == "connected":
+            self._is_odd = True
             self._prove_acks()
 
     def _prove_acks(self) -> None:
@@ -243,7 +244,7 @@ class NatsFeed:
             return
         if not data and SIZE_HEADER in headers:
             # Somebody had the broker deliver no bodies: unsettled, it comes again, whole once that is mended.
-            self._look_at = -math.inf
+            self._is_odd = True
             return
         window_ends = sent_at + self._window_s
         held = self._hand.get(sequence)
