@@ -39,7 +39,7 @@ class Process:
         self.name = name
         self.state = State.RUNNING
         self.is_running = True
-        self.queued: list[_Handle] = []
+        self.queued: list[_Callback] = []
         self.thawed_at = 0.0
 
     def turn(self, state: State) -> None:
@@ -55,7 +55,8 @@ PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=No
 class _Handle(list[Any]):
     """A callback: what to call (None: it was cancelled), with what, in which context, of which process.
 
-    A list, since making handles is half of a loop's work and this one is made without any bytecode.
+    A list, since making handles is half of a loop's work and this one is made without any bytecode. What nobody can
+    cancel is a plain tuple of the same.
     """
 
     __slots__ = ()
@@ -70,10 +71,16 @@ class _Timer(_Handle):
     __slots__ = ()
 
 
+_Callback = _Handle | tuple[Callable[..., object], tuple[Any, ...], Context, Process | None]
+
+
 def _wake(sleeper: "asyncio.Future[None]") -> None:
     if not sleeper.done():
         sleeper.set_result(None)
 
+
+_Due = tuple[float, int, _Callback]
+_Sleeping = tuple[float, int, None, "asyncio.Future[None]", Process | None]
 
 _NOWHERE = Context()
 """Where the timer of a sleeper runs that cannot be woken at once. What it wakes has a context of its own."""
@@ -83,7 +90,7 @@ class SimLoop(VirtualLoop):
     """The loop of one simulation."""
 
     # Of the base class, which its stubs do not tell of.
-    _ready: deque[_Handle]
+    _ready: deque[_Callback]
     _stopping: bool
 
     def __init__(self) -> None:
@@ -92,8 +99,9 @@ class SimLoop(VirtualLoop):
         setattr(self, "create_future", partial(asyncio.Future, loop=self))  # noqa: B010
         setattr(self, "get_debug", bool)  # noqa: B010
         self._serial = 0
-        # Due at, serial number, timer: those due together fire in the order they were set, on every Python.
-        self._timed: list[tuple[float, int, _Timer]] = []
+        # Due at, serial number: those due together fire in the order they were set, on every Python. Then the timer; of
+        # a sleeper None, itself and its process.
+        self._timed: list[_Due | _Sleeping] = []
         self._crowded = _FEW
         self._kept: list[object] = []
         self.callbacks = 0
@@ -144,8 +152,7 @@ class SimLoop(VirtualLoop):
         """As `asyncio.sleep`, in one callback instead of two. It may be ended before its time."""
         sleeper: asyncio.Future[None] = self.create_future()
         self._serial += 1
-        timer = _Timer((_wake, (sleeper,), _NOWHERE, PROCESS.get()))
-        heappush(self._timed, (self.now_s + seconds, self._serial, timer))
+        heappush(self._timed, (self.now_s + seconds, self._serial, None, sleeper, PROCESS.get()))
         return sleeper
 
     # What follows takes the place of the base class's own, on every supported Python.
@@ -153,15 +160,16 @@ class SimLoop(VirtualLoop):
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
         if context is None:
             handle = _Handle((callback, args, copy_context(), PROCESS.get()))
-        else:
-            handle = _Handle((callback, args, context, context.get(PROCESS)))
-        self._ready.append(handle)
-        return handle
+            self._ready.append(handle)
+            return handle
+        # Of a future or a task, which has no use for a handle.
+        self._ready.append((callback, args, context, context.get(PROCESS)))
+        return None
 
     def call_in(self, world: Context, when: float, callback: Callable[..., object], *args: Any) -> None:
         """As `call_at`, of what belongs to no process."""
         self._serial += 1
-        heappush(self._timed, (when, self._serial, _Timer((callback, args, world, None))))
+        heappush(self._timed, (when, self._serial, (callback, args, world, None)))
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -192,18 +200,19 @@ class SimLoop(VirtualLoop):
         callbacks = 0
         while not self._stopping:
             if not ready:
-                if timers and timers[0][2][0] is not None and len(timers) <= self._crowded:
-                    if timers[0][0] > self.now_s:
-                        self.now_s = timers[0][0]
-                else:
-                    self._jump()
+                self._jump()
             now = self.now_s
             while timers and timers[0][0] <= now:
-                timer = heappop(timers)[2]
-                if timer[0] is _wake and ((process := timer[3]) is None or process.is_running):
-                    _wake(*timer[1])
+                due = heappop(timers)
+                if due[2] is not None:
+                    ready.append(due[2])
+                    continue
+                sleeper, process = due[3:]
+                if process is None or process.is_running:
+                    if not sleeper.done():
+                        sleeper.set_result(None)
                 else:
-                    ready.append(timer)
+                    ready.append(_Timer((_wake, (sleeper,), _NOWHERE, process)))
             # What these bring about has its turn after the timers that are due by then.
             for _ in range(len(ready)):
                 handle = ready.popleft()
@@ -226,20 +235,20 @@ class SimLoop(VirtualLoop):
         """Go to the next timer that was not cancelled."""
         timers = self._timed
         if len(timers) > self._crowded:
-            timers[:] = [each for each in timers if not _is_over(each[2])]
+            timers[:] = [each for each in timers if not _is_over(each)]
             heapify(timers)
             self._crowded = max(_FEW, 2 * len(timers))
-        while timers and _is_over(timers[0][2]):
+        while timers and _is_over(timers[0]):
             heappop(timers)
         if not timers:
             raise Stuck("every task waits and no timer is set")
-        self.now_s = max(self.now_s, timers[0][0])
+        if timers[0][0] > self.now_s:
+            self.now_s = timers[0][0]
 
 
-def _is_over(timer: _Timer) -> bool:
+def _is_over(due: _Due | _Sleeping) -> bool:
     """Whether nobody waits for it any more."""
-    callback = timer[0]
-    return callback is None or (callback is _wake and timer[1][0].done())
+    return due[3].done() if due[2] is None else due[2][0] is None
 
 
 def _close(coroutine: Any) -> None:

@@ -41,6 +41,9 @@ CRASH, LIVENESS, SAFETY = 127, 128, 129
 _WARM_UP_S = 30.0
 _DRIFT = 0.002
 
+_TOLD = 400
+"""So many of the newest events are reported with a finding."""
+
 # What no fault may bring about: each of these is a defect of our own code.
 _DEFECTS = frozenset(
     {
@@ -138,7 +141,7 @@ def _simulate(options: SimOptions, defects: list[str]) -> SimReport:
         world.kinds,
         loop.time(),
         dict(sorted(counts.items())),
-        world.history.newest(400) if code else (),
+        world.history.newest(_TOLD) if code else (),
     )
 
 
@@ -154,7 +157,7 @@ class _World:
         company = company_of(options.seed, options.nodes, options.seats, ttl_s=self._ttl_s)
         self._roll = Roll(company, options.nodes)
         self.kinds = self._switched_on()
-        self.history = History()
+        self.history = History(kept=_TOLD)
         self._violation: asyncio.Future[Violation] | None = None
         self._calm = Calm()
         silence_s = Dice(options.seed, "silence").pick((1.0, 1.0, 5.0, 15.0))
