@@ -385,15 +385,15 @@ class Judge:
         """The leases as they are, for whoever watches the free seats."""
         now = self.now
         live = {
-            key: each.record
+            key: each
             for key, each in self.leases.items()
             if each.is_live(now) and each.is_held and key.startswith(("seat.", "node."))
         }
         return Scene(
             living,
-            frozenset(record.owner for key, record in live.items() if key.startswith("node.")),
-            {key[5:] for key in live if key.startswith("seat.")},
-            min((record.protocol for record in live.values()), default=0),
+            frozenset(each.record.owner for key, each in live.items() if key.startswith("node.")),
+            {key[5:]: each.began_at for key, each in live.items() if key.startswith("seat.")},
+            min((each.record.protocol for each in live.values()), default=0),
         )
 
     def holders(self) -> Mapping[str, Tenure]:

@@ -31,13 +31,13 @@ class Scene:
 
     Attributes:
         counted: the owners of the live presences.
-        held: the handles of the live seat leases.
+        held: since when each seat that has a live lease is held, by handle.
         oldest: the lowest protocol of the live leases.
     """
 
     living: Collection[Living]
     counted: frozenset[str]
-    held: Collection[str]
+    held: Mapping[str, float]
     oldest: int
 
 
@@ -54,6 +54,7 @@ class Vacancies:
         self._settled_as: object = None
         self._free_since: dict[str, float] = {}
         self._free_at_once = 0
+        self._looked_at = 0.0
 
     def look(self, now: float, scene: Scene, seats: Collection[Seat]) -> None:
         """Called every second or so, where nothing has been going wrong for so long that no trace of it is left."""
@@ -61,7 +62,10 @@ class Vacancies:
         as_now = (frozenset(each.owner for each in scene.living), tuple(map(id, seats)))
         if not self._is_settled(scene) or as_now != self._settled_as:
             self._settled_as, self._settled_since, self._free_at_once = as_now, now, 0
-        self._free_at_once = max(self._free_at_once, len(self._free_since))
+        # What came free and was taken since the last look has used up claims as well.
+        taken = sum(since > self._looked_at for since in scene.held.values())
+        self._free_at_once = max(self._free_at_once, len(self._free_since) + taken)
+        self._looked_at = now
         sweeps = -(-self._free_at_once // CLAIM_LIMIT_PER_SWEEP)
         for handle, free_since in self._free_since.items():
             waited_s = now - max(free_since, self._settled_since)
@@ -72,6 +76,7 @@ class Vacancies:
     def stir(self, now: float) -> None:
         """In place of a look while something is going wrong: nothing is settled."""
         self._settled_as, self._settled_since, self._free_at_once = None, now, 0
+        self._looked_at = now
         self._free_since.clear()
 
     def _note_free(self, now: float, scene: Scene, seats: Collection[Seat]) -> None:
