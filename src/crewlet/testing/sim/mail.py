@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +17,8 @@ from crewlet.testing.virtual import VirtualClock
 T = TypeVar("T")
 
 STREAM = "mail"
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 # (budget, one try), in seconds, of what the broker's client repeats by itself; anything else is a question.
 _PATIENCE = {
@@ -100,9 +103,12 @@ class SimMailBroker(TwinBroker):
             for pull in pulls:
                 pull.end()
 
-    def unsettled(self) -> dict[Subscription, int]:
-        """Mail that waits or is in hand, by subscription, where there is some."""
-        counts = {each.subscription: len(each.waiting) + len(each.pending) for each in self._durables.values()}
+    def unsettled(self, before: datetime = _NEVER) -> dict[Subscription, int]:
+        """Mail from before an instant that waits or is in hand, by subscription, where there is some."""
+        counts = {
+            each.subscription: sum(message.published_at < before for message in each.unsettled)
+            for each in self._durables.values()
+        }
         return {subscription: count for subscription, count in counts.items() if count}
 
     def is_unsettled(self, topic: str, sequence: int) -> bool:

@@ -84,6 +84,11 @@ class Durable:
     def next_due(self) -> float:
         return min((one.due_at for one in self.pending.values()), default=math.inf)
 
+    @property
+    def unsettled(self) -> Sequence[Message]:
+        """What waits or is in hand."""
+        return [*self.waiting, *(one.message for one in self.pending.values())]
+
     def serve(self, now: float, window_s: float) -> None:
         """What is due comes back, first in stream order; then open pulls get mail, what came back before new mail."""
         if self.pending:
