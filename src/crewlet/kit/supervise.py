@@ -23,7 +23,7 @@ class Tasks:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._tasks: dict[asyncio.Task[Any], _Kind] = {}
+        self._tasks: dict[asyncio.Future[Any], _Kind] = {}
 
     def start(self, work: Coroutine[Any, Any, T], name: str, *, is_joined: bool = False) -> asyncio.Task[T]:
         """Run work that ends by itself.
@@ -43,14 +43,22 @@ class Tasks:
         """Run work for at most so long, by the given clock's sleep.
 
         Raises:
-            TimeoutError: it took longer. The work was cancelled, and is not waited for.
+            TimeoutError: it took longer, or all is being stopped. The work was cancelled, and is not waited for.
 
         Cancellation: cancels the work.
         """
-        task = self.start(work, name, is_joined=True)
-        timer = self.start(_sleep(sleep, seconds), f"{name}: bound")
+        task, timer = self.start(work, name, is_joined=True), asyncio.ensure_future(sleep(seconds))
+        self._tasks[timer] = _Kind.JOINED  # the newest, so that a stop ends the wait before it ends the work
+        is_either_done = asyncio.get_running_loop().create_future()
+
+        def one_is_done(_: asyncio.Future[Any]) -> None:
+            if not is_either_done.done():
+                is_either_done.set_result(None)
+
+        task.add_done_callback(one_is_done)
+        timer.add_done_callback(one_is_done)
         try:
-            await asyncio.wait([task, timer], return_when=asyncio.FIRST_COMPLETED)
+            await is_either_done
             if not task.done():
                 raise TimeoutError(f"{name} took longer than {seconds:g} s")
             return task.result()
@@ -58,6 +66,8 @@ class Tasks:
             if not task.done():
                 self._tasks[task] = _Kind.ENDS  # nobody takes its outcome any more
             task.cancel()
+            del self._tasks[timer]
+            timer.remove_done_callback(one_is_done)
             timer.cancel()
 
     async def stop(self) -> None:
@@ -92,7 +102,7 @@ class Tasks:
             _log.error("task_ended_early", task=task.get_name())
 
 
-async def see_through(task: asyncio.Task[T], on_cancel: Callable[[], object] | None = None) -> T:
+async def see_through(task: asyncio.Future[T], on_cancel: Callable[[], object] | None = None) -> T:
     """Wait for a task to end, whatever happens to the caller.
 
     Cancellation: `on_cancel` is called each time; the wait goes on until the task has ended, and the cancellation is
@@ -109,7 +119,3 @@ async def see_through(task: asyncio.Task[T], on_cancel: Callable[[], object] | N
     if cancelled is not None:
         raise cancelled
     return task.result()
-
-
-async def _sleep(sleep: Callable[[float], Awaitable[None]], seconds: float) -> None:
-    await sleep(seconds)

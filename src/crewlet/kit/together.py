@@ -1,24 +1,27 @@
-"""Awaiting several things at the same time."""
+"""Awaiting two things at the same time."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
-from typing import Any, TypeVar, overload
+from typing import TypeVar
+
+from crewlet.kit.supervise import see_through
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-@overload
-async def side_by_side(one: Awaitable[A], two: Awaitable[B], /) -> tuple[A, B]: ...
-@overload
-async def side_by_side(*questions: Awaitable[A]) -> tuple[A, ...]: ...
-async def side_by_side(*questions: Awaitable[Any]) -> tuple[Any, ...]:
-    """Await them all at the same time. A failure is raised once all have ended; none is left running.
+async def side_by_side(one: Awaitable[A], two: Awaitable[B]) -> tuple[A, B]:
+    """Await both at the same time, the first in this very task. A failure is raised once both have ended.
 
-    Cancellation: cancels them all.
+    Cancellation: cancels both, and is raised once both have ended.
     """
-    answers = await asyncio.gather(*questions, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return tuple(answers)
+    other = asyncio.ensure_future(two)
+    try:
+        return await one, await other
+    except (Exception, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError):
+            other.cancel()
+        with contextlib.suppress(Exception):  # the first failure counts
+            await see_through(other, other.cancel)
+        raise

@@ -1,5 +1,6 @@
 """Time. Two clocks, because people and deadlines need different ones."""
 
+from collections.abc import Awaitable
 from datetime import datetime
 from typing import Protocol
 
@@ -20,7 +21,7 @@ class Clock(Protocol):
         """
         ...
 
-    async def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait. A wait of zero or less still lets other tasks run once.
 
         Cancellation: ends the wait at once.

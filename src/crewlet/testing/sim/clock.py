@@ -1,5 +1,6 @@
 """A simulated machine's clock."""
 
+import asyncio
 from datetime import datetime, timedelta
 
 from crewlet.testing.sim.loop import SimLoop
@@ -24,5 +25,5 @@ class SimClock:
         """The true time at which it shows that."""
         return (reading - self._offset_s) / self._rate
 
-    async def sleep(self, seconds: float) -> None:
-        await self._loop.sleep(seconds / self._rate)
+    def sleep(self, seconds: float) -> "asyncio.Future[None]":
+        return self._loop.sleep(seconds / self._rate)

@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
-from uuid import UUID
 
 T = TypeVar("T")
 
@@ -49,7 +48,8 @@ class SimEntropy:
         return f"{self._dice.bits(8 * nbytes):0{2 * nbytes}x}"
 
     def uuid(self) -> str:
-        return str(UUID(int=self._dice.bits(128)))
+        digits = f"{self._dice.bits(128):032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def random(self) -> float:
         return self._dice.random()

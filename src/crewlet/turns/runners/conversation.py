@@ -175,9 +175,9 @@ async def converse(
     listen = asyncio.create_task(conversation.listen(program))
     exited = asyncio.create_task(program.wait())
     tasks: list[asyncio.Task[Any]] = [listen, exited]
-    bounds: list[asyncio.Task[None]] = []
+    bounds: list[asyncio.Future[None]] = []
     if timeout_s is not None:
-        bounds = [asyncio.create_task(clock.sleep(timeout_s))]
+        bounds = [asyncio.ensure_future(clock.sleep(timeout_s))]
     feed = asyncio.create_task(program.write_line(conversation.begin(program)))
     try:
         await asyncio.wait((listen, exited, *bounds), return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +202,7 @@ async def seen_to_end(program: Program) -> None:
 async def exit_code(program: Program, *, clock: Clock, within_s: float) -> int | None:
     """The program's exit code, or None when it runs on for longer."""
     exited = asyncio.create_task(program.wait())
-    pause = asyncio.create_task(clock.sleep(within_s))
+    pause = asyncio.ensure_future(clock.sleep(within_s))
     try:
         await asyncio.wait((exited, pause), return_when=asyncio.FIRST_COMPLETED)
         return exited.result() if exited.done() else None

@@ -145,7 +145,7 @@ class SeatWorker:
             _NotLoaded: it says that it cannot get it, or has ended, or is silent for too long.
         """
         answer = asyncio.create_task(self._first_word(program))
-        bound = asyncio.create_task(self._clock.sleep(LOAD_LIMIT_S))
+        bound = asyncio.ensure_future(self._clock.sleep(LOAD_LIMIT_S))
         try:
             await asyncio.wait((answer, bound), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
