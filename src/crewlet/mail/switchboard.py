@@ -1,7 +1,7 @@
 """What the attachments of one mail instance share."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from crewlet.ports.clock import Clock
@@ -65,7 +65,7 @@ class Switchboard:
         return self._handlers
 
 
-async def either(first: Coroutine[Any, Any, Any], second: Coroutine[Any, Any, Any]) -> None:
+async def either(first: Awaitable[Any], second: Awaitable[Any]) -> None:
     """Wait until one of two waits ends; the other is cancelled and seen to end."""
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
