@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
 
 from crewlet.kit.supervise import see_through
 
@@ -11,12 +11,12 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-async def side_by_side(one: Awaitable[A], two: Awaitable[B]) -> tuple[A, B]:
+async def side_by_side(one: Awaitable[A], two: Coroutine[Any, Any, B]) -> tuple[A, B]:
     """Await both at the same time, the first in this very task. A failure is raised once both have ended.
 
     Cancellation: cancels both, and is raised once both have ended.
     """
-    other = asyncio.ensure_future(two)
+    other = asyncio.create_task(two)
     try:
         return await one, await other
     except (Exception, asyncio.CancelledError) as error:

@@ -13,7 +13,7 @@ from crewlet.node.roster import FleetRoster
 from crewlet.node.status import FleetSnapshot
 from crewlet.ports.clock import Clock
 from crewlet.seats.lease import Lease
-from crewlet.seats.noderow import ROLES, row_from_lease
+from crewlet.seats.noderow import ROLES, roles_of
 
 TELL_AFTER_S = 60.0
 """How long a role may be without a node before the log says so: a fleet starts, and is replaced, node by node."""
@@ -44,7 +44,7 @@ class RoleWatch:
 
     def note(self, presences: Sequence[Lease]) -> None:
         """The live nodes as they were just read."""
-        manned = {role for lease in presences for role in row_from_lease(lease).roles}
+        manned = {role for lease in presences for role in roles_of(lease)}
         now = self._clock.elapsed()
         for role in ROLES:
             if role in manned:

@@ -70,11 +70,16 @@ def row_from_lease(lease: Lease) -> NodeRow:
     meta = lease.meta
     return NodeRow(
         node_id=lease.name,
-        roles=_read_roles(meta.get("roles")),
+        roles=roles_of(lease),
         labels=_read_labels(meta.get("labels")),
         seats_held=_read_count(meta.get("seats_held")),
         seats_withdrawn=meta.get("seats_withdrawn") is True,
     )
+
+
+def roles_of(lease: Lease) -> frozenset[str]:
+    """The roles of the node behind a presence lease, as `row_from_lease` reads them."""
+    return _read_roles(lease.meta.get("roles"))
 
 
 def _read_roles(value: object) -> frozenset[str]:
@@ -86,7 +91,7 @@ def _read_roles(value: object) -> frozenset[str]:
 
 
 def _read_labels(value: object) -> dict[str, str]:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict | Mapping):  # nearly always a dict, which is told sooner
         return {}
     pairs = cast("Mapping[object, object]", value)
     labels = {key: text for key, text in pairs.items() if isinstance(key, str) and isinstance(text, str)}

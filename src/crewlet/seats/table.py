@@ -1,9 +1,9 @@
 """One bucket of lease records: reads beside the store's clock, and writes that bring their own age where they must."""
 
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from crewlet.kit.refusal import ConfigRefused
 from crewlet.kit.together import side_by_side
@@ -78,7 +78,7 @@ class LeaseTable:
         entry, mark = await self.cells.look(key)
         return self._look(entry, mark, asked_at)
 
-    async def look_beside(self, key: str, other: Awaitable[A]) -> tuple[Look, A]:
+    async def look_beside(self, key: str, other: Coroutine[Any, Any, A]) -> tuple[Look, A]:
         """The same, with one more question asked at the same time.
 
         Raises:

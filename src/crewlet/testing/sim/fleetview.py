@@ -5,6 +5,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+import msgspec
+
 from crewlet.company.model import Company, Placement
 from crewlet.seats.lease import Lease
 from crewlet.seats.noderow import NodeRow, row_from_lease
@@ -22,6 +24,7 @@ HEARD_WITHIN_S = 20.0
 class _Stay:
     """One stretch during which a node was counted."""
 
+    meta: msgspec.Raw
     row: NodeRow
     since: float
     until: float
@@ -55,6 +58,9 @@ class FleetView:
             if last is not None:
                 last.until = min(last.until, now)
             return
+        if last is not None and now <= last.until and last.meta == record.meta:
+            last.until = now + self._ttl_s
+            return
         row = row_from_lease(
             Lease(f"node:{node_id}", record.owner, record.epoch, EPOCH, EPOCH, meta=decode_meta(record.meta))
         )
@@ -63,7 +69,7 @@ class FleetView:
             return
         if last is not None:
             last.until = min(last.until, now)
-        stays.append(_Stay(row, now, now + self._ttl_s))
+        stays.append(_Stay(record.meta, row, now, now + self._ttl_s))
         del stays[:-50]
 
     def is_same_group(self, handle: str, other: str) -> bool:
