@@ -221,6 +221,16 @@ class Consumer:
         if not self._is_open():
             await self._hand_back(())
             return
+        if self._waiting:
+            await self._work_off(options)
+        await self._all_settled()
+        if self._waiting:
+            await self._hand_back(())
+        if self._is_open():
+            self._room = min(2 * self._room, MAX_BATCH_MESSAGES)
+
+    async def _work_off(self, options: BatchOptions) -> None:
+        """Handle what was taken, for as long as the gates allow it."""
         batch, self._waiting = self._waiting, []
         self._waiting = [delivery for delivery in batch if delivery.deliveries <= self._budget]
         for delivery in batch:
@@ -240,11 +250,6 @@ class Consumer:
                 rest = await self._handle(rest)
             if rest:
                 break
-        await self._all_settled()
-        if self._waiting:
-            await self._hand_back(())
-        if self._is_open():
-            self._room = min(2 * self._room, MAX_BATCH_MESSAGES)
 
     async def _collect(self, options: BatchOptions) -> None:
         """Fill `_waiting`: a pull of one that waits, then what lies ready, then what comes while lingering.
