@@ -33,7 +33,7 @@ PINS = {
     "broken turn acked": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
     "republish on fence": Catch(SimOptions(4, minutes=4.0, faults=("partition", "stop")), SAFETY, "P4"),
     "mail under a fresh id": Catch(SimOptions(0, minutes=3.0), SAFETY, "P4"),
-    "no give-back on cancel": Catch(SimOptions(0, seats=12, minutes=10.0, faults=("early",)), SAFETY, "P6"),
+    "no give-back on cancel": Catch(SimOptions(18, seats=12, minutes=10.0, faults=("early",)), SAFETY, "P6"),
     "no give-back at all": Catch(SimOptions(0, seats=12, minutes=10.0, faults=("loss", "stop")), SAFETY, "P6"),
     "lower count not advertised": Catch(SimOptions(2, seats=12, minutes=4.0, faults=("stop", "crash")), SAFETY, "P6"),
     "one claim a pass": Catch(SimOptions(0, seats=12, minutes=4.0, faults=("stop", "crash")), SAFETY, "P6"),
@@ -67,7 +67,7 @@ PINS = {
     "a fire sent under a name of its sender": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "a fire told and not sent": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "a claimed fire goes to the seat of today": Catch(
-        SimOptions(1535, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
+        SimOptions(463, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
     ),
     "schedules begun anew when the duty moves": Catch(SimOptions(15, minutes=4.0), SAFETY, "P4", seeds=25),
     "schedules of the document before go on": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
@@ -76,6 +76,6 @@ PINS = {
     "fires for paused seats": Catch(SimOptions(31, minutes=4.0), SAFETY, "P7", seeds=25),
     "fires skipped as if all were paused": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "claimed fires left behind": Catch(
-        SimOptions(7, minutes=10.0, faults=("crash", "loss", "company")), LIVENESS, "P6", seeds=25
+        SimOptions(95, minutes=10.0, faults=("crash", "loss", "company")), LIVENESS, "P6", seeds=25
     ),
 }
