@@ -5,7 +5,7 @@ leaves the wire to a `Feed`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection
 from functools import partial
 from typing import Any
 
@@ -18,14 +18,14 @@ from crewlet.mail.batching import (
     clamped,
     in_stream_order,
     is_worn,
-    may_kill,
     nak_delay_s,
     partitions,
 )
 from crewlet.mail.feed import Feed
+from crewlet.mail.readernotes import ReaderNotes, last_word
 from crewlet.mail.switchboard import Switchboard
 from crewlet.ports.clock import Clock
-from crewlet.ports.deadletters import DeliveryJournal, Handling
+from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.mail import (
     Ack,
     Answer,
@@ -74,7 +74,7 @@ class Consumer:
         self._holds = dict.fromkeys(holds)
         self._options = clamped(options)
         self._budget = delivery_budget
-        self._journal = journal
+        self._notes = ReaderNotes(subscription, journal)
         self._is_quiesced = False
         self._is_closing = False
         self._is_detached = False
@@ -243,8 +243,8 @@ class Consumer:
         for partition in taken:
             if partition[0].sequence in self._suspects and partition[0] in self._waiting:
                 await self._empty_hand_but_for(partition)
-            if self._journal is not None and (again := [each for each in partition if each.deliveries > 1]):
-                await self._note_taken(self._journal, again)
+            if again := [each for each in partition if each.deliveries > 1]:
+                await self._notes.taken(again)
             rest = partition
             while rest and self._begin(rest):
                 rest = await self._handle(rest)
@@ -279,15 +279,8 @@ class Consumer:
         taken = await self._feed.take(count, wait_s)
         self._waiting.extend(taken)
         if again := [each for each in taken if each.deliveries > UNEXPLAINED_DELIVERIES]:
-            may = await asyncio.gather(*(self._may_kill(each) for each in again))
+            may = await asyncio.gather(*(self._notes.may_kill(each) for each in again))
             self._suspects.update(each.sequence for each, may_kill_us in zip(again, may, strict=True) if may_kill_us)
-
-    async def _may_kill(self, delivery: Delivery) -> bool:
-        """By the journal, whose notes fail open: what it does not tell counts as unsaid."""
-        if self._journal is None:
-            return False
-        history = await self._journal.history(self._subscription, delivery.sequence, delivery.published_at)
-        return may_kill(delivery, _last_word(history, delivery))
 
     async def _empty_hand_but_for(self, partition: Partition) -> None:
         """What may kill this process is worked when everything else is settled or has gone back, at the head."""
@@ -334,7 +327,7 @@ class Consumer:
         else:
             await self._feed.give_back(back, 0.0)
             if why:
-                await self._note_returned([each for each in back if each.deliveries > 1 and each not in begun], why)
+                await self._notes.returned([each for each in back if each.deliveries > 1 and each not in begun], why)
 
     async def _handle(self, partition: Partition) -> Partition:
         """Run the handler, and settle what it answers, at once or when it comes to know.
@@ -442,7 +435,7 @@ class Consumer:
                 self._has_failed = True
                 self._log.info("delivery_naked", ids=[delivery.id for delivery in partition], reason=reason)
                 if self._is_ours():
-                    await self._note_returned(partition, reason)
+                    await self._notes.returned(partition, reason)
                 for delivery in partition:
                     await self._nak(delivery, reason)
             case Defer(reason=reason):
@@ -463,28 +456,18 @@ class Consumer:
         return not self._is_closing and self._clock.elapsed() < self._good_until
 
     async def _bury(self, delivery: Delivery, reason: str) -> None:
-        history: Sequence[Handling] = ()
-        if self._journal is not None:
-            history = await self._journal.history(self._subscription, delivery.sequence, delivery.published_at)
+        history = await self._notes.history(delivery)
         if delivery.deliveries > self._budget:
             # Nobody worked this one; why the mail came back is what a reader before said, if the last of them did.
-            last = _last_word(history, delivery) or "its reader did not say why, or died with it"
+            last = last_word(history, delivery) or "its reader did not say why, or died with it"
             reason = f"{reason}; the last: {last}"
         is_buried = await self._feed.bury(delivery, reason, history)
         self._switchboard.burial_ended(is_buried=is_buried)
 
-    async def _note_taken(self, journal: DeliveryJournal, again: Sequence[Delivery]) -> None:
-        """Only mail that came back is noted: the first delivery costs nothing."""
-        await asyncio.gather(*(journal.taken(self._subscription, each) for each in again))
-
-    async def _note_returned(self, partition: Sequence[Delivery], reason: str) -> None:
-        if self._journal is not None and partition:
-            await asyncio.gather(*(self._journal.returned(self._subscription, each, reason) for each in partition))
-
     async def _note_deferred(self, partition: Partition, reason: str) -> None:
         """The first deferral of a message is not worth a note."""
         self._log.info("delivery_deferred", ids=[delivery.id for delivery in partition], reason=reason)
-        await self._note_returned([each for each in partition if each.deliveries > 1], reason)
+        await self._notes.returned([each for each in partition if each.deliveries > 1], reason)
 
     async def _settle_late(self, partition: Partition, outcome: Outcome) -> None:
         """Detached while the handler ran: its mail belongs to the next attachment, which must not feel this one."""
@@ -495,9 +478,3 @@ class Consumer:
             self._feed.forget(partition)
         else:
             await self._feed.give_back_late(in_stream_order(partition))
-
-
-def _last_word(history: Sequence[Handling], delivery: Delivery) -> str:
-    """What the reader of the delivery before this one said; "" where it said nothing."""
-    last = history[-1] if history else None
-    return last.reason if last is not None and last.number == delivery.deliveries - 1 else ""
