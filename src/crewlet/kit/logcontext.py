@@ -21,7 +21,7 @@ def names() -> Mapping[str, object]:
 
 
 def bind(more: Mapping[str, object]) -> LogContext:
-    """Have more names in every line of this context from now on, also. See `reset`."""
+    """Have these names as well in every line of this context from now on, until `reset`."""
     return _bound.set({**_bound.get(), **more})
 
 

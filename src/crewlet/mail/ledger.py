@@ -8,7 +8,7 @@ already sent.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -21,7 +21,7 @@ from crewlet.ports.cells import Admit, BucketSpec, Cells, Done, Refused, Unknown
 from crewlet.ports.errors import Unavailable, Unreadable
 from crewlet.ports.term import Term
 
-LEDGER_BUCKET = BucketSpec("crewlet_ledger", max_age_s=7 * 24 * 3600.0)
+LEDGER_BUCKET = BucketSpec("crewlet_ledger", max_age_s=7 * 24 * 3600.0, any_writer=True)
 """Seven days: longer than 25 deliveries with their back-off, and than any catch-up of a schedule."""
 
 _PLAIN = re.compile(r"[-_0-9A-Za-z]+", re.ASCII)
@@ -164,13 +164,10 @@ class Ledger:
         keys = list(dict.fromkeys(keys)) if handle else []
 
         if len(keys) == 1:
-            return self._is_kept(handle, keys[0], await self._keep(keys[0], value, admit))
-        results = await asyncio.gather(*(self._keep(key, value, admit) for key in keys))
+            return self._is_kept(handle, keys[0], await self._cells.create(keys[0], value, admit=admit))
+        results = await asyncio.gather(*(self._cells.create(key, value, admit=admit) for key in keys))
         kept = [self._is_kept(handle, key, result) for key, result in zip(keys, results, strict=True)]
         return all(kept)
-
-    def _keep(self, key: str, value: bytes, admit: Admit | None) -> Awaitable[WriteResult]:
-        return self._cells.create(key, value, admit=admit, any_writer=True)
 
     @staticmethod
     def _is_kept(handle: str, key: str, result: WriteResult) -> bool:

@@ -126,11 +126,14 @@ class BucketSpec:
         max_age_s: a key vanishes this long after its last write (late by up to 0.5 s, never early); None keeps it for
             ever. 1 s or more.
         allows_entry_ttl: whether a single write may bring its own `ttl_s`.
+        any_writer: a key is wanted to have a value, and nobody asks whose. A create of the caller's own that is there
+            may then be answered Refused; the store has less to keep of each.
     """
 
     name: str
     max_age_s: float | None = None
     allows_entry_ttl: bool = False
+    any_writer: bool = False
 
 
 Admit = Callable[[], None]
@@ -215,20 +218,9 @@ class Cells(Protocol):
         return None
 
     async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl_s: float | None = None,
-        admit: Admit | None = None,
-        any_writer: bool = False,
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
     ) -> WriteResult:
-        """Write a key that is not there (never was, was removed, or aged out).
-
-        Args:
-            any_writer: the caller wants the key to have a value, and does not care whose. A create of its own that is
-                there may then be answered Refused; the store has less to keep of it.
-        """
+        """Write a key that is not there (never was, was removed, or aged out)."""
         ...
 
     async def replace(

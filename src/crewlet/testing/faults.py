@@ -156,19 +156,10 @@ class FaultyCells(Cells):
         return await self._cells.list(prefix)
 
     async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl_s: float | None = None,
-        admit: Admit | None = None,
-        any_writer: bool = False,
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
     ) -> WriteResult:
         return await self._write(
-            "create",
-            key,
-            lambda check: self._cells.create(key, value, ttl_s=ttl_s, admit=check, any_writer=any_writer),
-            admit,
+            "create", key, lambda check: self._cells.create(key, value, ttl_s=ttl_s, admit=check), admit
         )
 
     async def replace(

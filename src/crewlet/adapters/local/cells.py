@@ -123,15 +123,8 @@ class LocalBucket(Cells):
         return Mark(self._store.store_now(), self._last_revision)
 
     async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl_s: float | None = None,
-        admit: Admit | None = None,
-        any_writer: bool = False,
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
     ) -> WriteResult:
-        del any_writer
         check_write(self._spec, key, value, ttl_s)
         return await self._write(key, value, None, ttl_s, admit)
 

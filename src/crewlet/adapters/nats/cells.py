@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import CoroutineType
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ from crewlet.adapters.nats.translate import (
     StreamConfig,
 )
 from crewlet.adapters.nats.watch import Watch
+from crewlet.kit.together import side_by_side
 from crewlet.ports.cells import Admit, BucketSpec, Cells, CellStore, Entry, Mark, WatchEvent, WriteResult
 from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import NotLive, NotTaken, Unavailable
@@ -165,7 +167,7 @@ class NatsCells(CellStore):
             _log.info("bucket_adopted", bucket=spec.name, max_age_s=max_age_s, asked_for_s=spec.max_age_s)
         return NatsBucket(
             self._connection,
-            BucketSpec(spec.name, max_age_s, spec.allows_entry_ttl),
+            replace(spec, max_age_s=max_age_s),
             self._entropy,
             ages_markers=config.allow_msg_ttl,
             is_replicated=config.num_replicas > 1,
@@ -235,21 +237,14 @@ class NatsBucket(Cells):
         return Mark(now, answer.state.last_seq)
 
     async def made_anew_at(self, younger: str) -> datetime | None:
-        mine = await self._made_at(self._stream)
-        other = await self._made_at(f"KV_{younger}")
+        mine, other = await side_by_side(self._made_at(self._stream), self._made_at(f"KV_{younger}"))
         return mine if mine is not None and other is not None and other < mine else None
 
     async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl_s: float | None = None,
-        admit: Admit | None = None,
-        any_writer: bool = False,
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
     ) -> WriteResult:
         check_write(self._spec, key, value, ttl_s)
-        return await self._write(key, value, 0, ttl_s, admit, write_id="" if any_writer else None)
+        return await self._write(key, value, 0, ttl_s, admit)
 
     async def replace(
         self, key: str, value: bytes, *, expect: int, ttl_s: float | None = None, admit: Admit | None = None
@@ -363,30 +358,17 @@ class NatsBucket(Cells):
             await watch.stop()
 
     def _write(
-        self,
-        key: str,
-        value: bytes,
-        expect: int,
-        ttl_s: float | None,
-        admit: Admit | None,
-        write_id: str | None = None,
+        self, key: str, value: bytes, expect: int, ttl_s: float | None, admit: Admit | None
     ) -> "CoroutineType[Any, Any, WriteResult]":
         if ttl_s is None:
-            return self._settle(key, value, expect, "", self._budget_s, admit, write_id)
-        return self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s), admit, write_id)
+            return self._settle(key, value, expect, "", self._budget_s, admit)
+        return self._settle(key, value, expect, _age_line(ttl_s), _budget_s(ttl_s, self.max_age_s), admit)
 
     def _settle(
-        self,
-        key: str,
-        value: bytes,
-        expect: int,
-        more: str,
-        budget_s: float,
-        admit: Admit | None,
-        write_id: str | None = None,
+        self, key: str, value: bytes, expect: int, more: str, budget_s: float, admit: Admit | None
     ) -> "CoroutineType[Any, Any, WriteResult]":
-        if write_id is None:
-            write_id = f"{self._writer}.{next(self._writes)}"
+        is_anybodys = expect == 0 and self._spec.any_writer
+        write_id = "" if is_anybodys else f"{self._writer}.{next(self._writes)}"
         write = Write(self._stream, self._subjects + key, value, expect, write_id, more, self._is_replicated, admit)
         return settle(self._lane, write, budget_s=budget_s)
 
@@ -420,32 +402,25 @@ class NatsBucket(Cells):
 
     async def _made_at(self, stream: str) -> datetime | None:
         """When a stream was made; None where there is none."""
+        answer = await self._patiently(lambda wait_s, timeout_s: self._told(stream, {}, wait_s, timeout_s))
+        if answer is not None and answer.created is None:
+            raise Unavailable(f"{self.name}: the broker's answer does not say when {stream} was made")
+        return None if answer is None else answer.created
 
-        async def ask(wait_s: float, timeout_s: float) -> datetime | None:
-            try:
-                answer = await self._lane.api(
-                    f"STREAM.INFO.{stream}", {}, StreamAnswer, timeout_s=timeout_s, wait_s=wait_s
-                )
-            except ApiError as error:
-                if error.err_code == STREAM_NOT_FOUND:
-                    return None
-                raise Unavailable(f"{self.name}: {error}") from error
-            if answer.created is None:
-                raise Unavailable(f"{self.name}: the broker's answer does not say when {stream} was made")
-            return answer.created
-
-        return await self._patiently(ask)
+    async def _told(self, stream: str, body: dict[str, Any], wait_s: float, timeout_s: float) -> StreamAnswer | None:
+        """What the leader says of a stream; None where there is none."""
+        try:
+            return await self._lane.api(f"STREAM.INFO.{stream}", body, StreamAnswer, timeout_s=timeout_s, wait_s=wait_s)
+        except ApiError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                return None
+            raise Unavailable(f"{self.name}: {error}") from error
 
     async def _info(self, body: dict[str, Any], wait_s: float, timeout_s: float) -> tuple[datetime, StreamAnswer]:
         """The leader's clock, without which an answer is none, and what it says of the stream."""
-        try:
-            answer = await self._lane.api(
-                f"STREAM.INFO.{self._stream}", body, StreamAnswer, timeout_s=timeout_s, wait_s=wait_s
-            )
-        except ApiError as error:
-            if error.err_code == STREAM_NOT_FOUND:
-                raise Unavailable(f"the bucket {self.name} was deleted; a node that starts makes it anew") from error
-            raise Unavailable(f"{self.name}: {error}") from error
+        answer = await self._told(self._stream, body, wait_s, timeout_s)
+        if answer is None:
+            raise Unavailable(f"the bucket {self.name} was deleted; a node that starts makes it anew")
         if answer.ts is None:
             raise Unavailable(f"{self.name}: the broker's answer carries no time")
         return answer.ts, answer

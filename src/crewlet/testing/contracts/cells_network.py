@@ -61,8 +61,10 @@ class NetworkWorld(CellsWorld, Protocol):
 class CellsOverNetworkContract:
     """Each check has a client over a faulty link and, as the witness, one over a whole one."""
 
-    async def pair(self, world: NetworkWorld, *, max_age_s: float | None = None) -> tuple[Cells, Cells, Link]:
-        spec = BucketSpec(world.name("net"), max_age_s)
+    async def pair(
+        self, world: NetworkWorld, *, max_age_s: float | None = None, any_writer: bool = False
+    ) -> tuple[Cells, Cells, Link]:
+        spec = BucketSpec(world.name("net"), max_age_s, any_writer=any_writer)
         store, link = await world.store_over_link()
         return await store.open(spec), await (await world.store()).open(spec), link
 
@@ -77,10 +79,10 @@ class CellsOverNetworkContract:
     async def test_a_create_of_any_writer_whose_answer_was_lost_is_there_whatever_is_said_of_it(
         self, world: NetworkWorld
     ) -> None:
-        cells, witness, link = await self.pair(world)
+        cells, witness, link = await self.pair(world, any_writer=True)
         link.lose_answers(1)
-        assert isinstance(await cells.create("k", b"mine", any_writer=True), Done | Refused)
-        assert isinstance(await cells.create("k", b"later", any_writer=True), Refused)
+        assert isinstance(await cells.create("k", b"mine"), Done | Refused)
+        assert isinstance(await cells.create("k", b"later"), Refused)
         entry = await witness.read("k")
         assert entry is not None and entry.value == b"mine"
 

@@ -279,15 +279,8 @@ class SimCells(Cells):
         return entries
 
     async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl_s: float | None = None,
-        admit: Admit | None = None,
-        any_writer: bool = False,
+        self, key: str, value: bytes, *, ttl_s: float | None = None, admit: Admit | None = None
     ) -> WriteResult:
-        del any_writer
         check_write(self._bucket.spec, key, value, ttl_s)
         return await self._write(key, value, None, ttl_s, admit)
 
