@@ -123,6 +123,13 @@ async def until(is_so: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_in_hand(side: Side, inbox: Subscription, count: int) -> None:
+    """A message is stored, and its sender told, before the broker hands it to a reader."""
+    async with asyncio.timeout(BOUND_S):
+        while (backlog := await side.mail.waiting(inbox)) is None or backlog.in_hand != count:
+            await asyncio.sleep(0.01)
+
+
 async def give_back(server: Server, page: Page, *, for_s: float = BOUND_S) -> GiveBack:
     work = GiveBack(page.read_owner(), *in_page(page), target_of(server), boottime() + for_s)
     await asyncio.to_thread(work.run)
@@ -160,8 +167,7 @@ async def send_unheard(dead: Side, alive: Side, page: Page, handle: str) -> tupl
     dead.connection.client.send(f"$JS.API.CONSUMER.MSG.NEXT.{heard.stream}.{heard.consumer}", "nobody.reads.this", ask)
     for number in range(2):
         await alive.mail.publish(inbox.topic, b"", message_id=f"sent{number}")
-    backlog = await alive.mail.waiting(inbox)
-    assert backlog is not None and backlog.in_hand == 3
+    await until_in_hand(alive, inbox, 3)
     await dead.die()
     return inbox, heard
 
