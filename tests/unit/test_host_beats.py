@@ -77,5 +77,25 @@ async def test_a_pass_that_never_ends_is_seen_and_seats_that_are_slow_to_come_ar
     assert lag is not None and lag.name == "sweep"
 
 
+@in_virtual_time
+async def test_claims_that_ask_the_store_many_times_are_no_wedge_and_one_that_is_never_answered_is() -> None:
+    beats = watched(30.0)
+    r = rig(seats_of("ann", "bob"), ttl_s=30.0, watched=beats)
+    await r.host.start()
+    await until(lambda: len(r.host.held()) == 2, within_s=30)
+    r.fleet.drop("seat:ann")
+    r.fleet.drop("node:a")
+    r.leases.delays.update({"claim": 45.0, "hints": 20.0, "list": 20.0})
+    assert await worst_over(beats, 240) <= 20.1
+    assert "claim seat:ann" in r.leases.asked[-20:]
+    r.leases.delays.clear()
+    await until(lambda: len(r.host.held()) == 2, within_s=90)
+    r.leases.silent.add("claim seat:ann")
+    r.fleet.drop("seat:ann")
+    await until(lambda: (lag := beats.worst()) is not None and lag.seconds > 30.0, within_s=240)
+    lag = beats.worst()
+    assert lag is not None and lag.name == "sweep"
+
+
 def test_nobody_who_watches_means_no_beats_between_passes() -> None:
     assert Beats(lambda: 0.0, math.inf).beat_s == math.inf

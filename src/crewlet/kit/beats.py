@@ -50,6 +50,14 @@ class Beat:
         """
         self._stamped_at = self._now() if at is None else at
 
+    def grant(self, seconds: float) -> None:
+        """The loop turns, and begins what asks others several times, each time with a bound: it may take longer.
+
+        Args:
+            seconds: how much longer; what takes more is judged as ever.
+        """
+        self._stamped_at = self._now() + seconds
+
     def stop(self) -> None:
         """The loop has ended, or waits for as long as it must: it is not judged until its next stamp."""
         self._stamped_at = math.inf

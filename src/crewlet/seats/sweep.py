@@ -191,7 +191,7 @@ class Sweep:
         is_routable = _ask(self._can_route, "can_route")
         if is_routable is not None and is_routable != self._context.is_routable:
             self._context.is_routable = is_routable
-            await self._presence.advertise()
+            await self._advertise()
 
     async def _read_roster(self) -> bool:
         try:
@@ -246,17 +246,18 @@ class Sweep:
             hints = await context.leases.hints(context.config.node_id, SEAT)
         except Unavailable:
             hints = set[str]()
+        self._beat.stamp()
         hinted = [seat.handle for seat in division.eligible if seat_resource(seat.handle) in hints]
         won = await self._claimer.claim(
             await self._not_held(self._claimer.candidates(division, hinted)),
             context.config.claims_per_sweep,
             early=self._early if is_early else None,
-            on_step=self._beat.stamp,
+            on_step=self._ask_patiently,
         )
         await self._patiently([task for _, task in won.takes], context.ttl_s)
         self._note(claimed=won.established, blocked_by_protocol=won.floor)
         if won.takes:
-            await self._presence.advertise()
+            await self._advertise()
 
     async def _not_held(self, candidates: Sequence[str]) -> Sequence[str]:
         """Of many candidates those that no peer holds: one listing, in place of a claim on each that loses.
@@ -265,13 +266,21 @@ class Sweep:
         """
         if len(candidates) <= _CLAIMED_UNSEEN:
             return candidates
-        self._beat.stamp()
         try:
             leases = await self._context.leases.list_live(SEAT)
         except Unavailable:
             return candidates
         held = {lease.resource for lease in leases if lease.owner != self._context.config.owner}
         return [handle for handle in candidates if seat_resource(handle) not in held]
+
+    async def _advertise(self) -> None:
+        self._ask_patiently()
+        await self._presence.advertise()
+        self._beat.stamp()
+
+    def _ask_patiently(self) -> None:
+        """A claim begins: several questions to the store, one after the other and each with a bound of its own."""
+        self._beat.grant(self._context.ttl_s)
 
     async def _patiently(self, moving: Sequence["asyncio.Task[bool]"], at_most_s: float) -> None:
         self._beat.stop()
