@@ -282,6 +282,17 @@ async def test_every_node_says_what_is_the_matter_with_the_seats_of_all_nodes() 
     await fleet.close()
 
 
+@in_virtual_time
+async def test_a_node_that_has_just_come_is_waited_for_when_troubles_are_asked() -> None:
+    fleet = Fleet(("a", "b"))
+    one = await fleet.node("n1")
+    await fleet.node("n2")
+    await fleet.node("n3")
+    assert one.host.live_nodes == 1  # as of its last pass
+    assert (await one.troubles()).answered == ("n1", "n2", "n3")
+    await fleet.close()
+
+
 def test_the_gravest_trouble_of_a_seat_comes_first() -> None:
     found = told(
         unproven_s={"a": 72.4},

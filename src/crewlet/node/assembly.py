@@ -50,6 +50,7 @@ from crewlet.seats.formerepochs import note_epoch, take_over
 from crewlet.seats.formerleases import sharing, wait_until_free
 from crewlet.seats.host import HostConfig, SeatHost
 from crewlet.seats.keeper import KEEPER_BUCKET, KeeperMark, wait_until_nobody_keeps
+from crewlet.seats.lease import NODE
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.turns.budgetgate import BudgetGate
 from crewlet.turns.budgets import BUDGETS_BUCKET, Budgets
@@ -401,7 +402,11 @@ class Node:
 
     async def troubles(self) -> TroublesSnapshot:
         """What is the matter with seats, as the nodes that hold them say. Never raises for the world."""
-        return await self._troubles.of_fleet(self.host.live_nodes or 1)
+        try:
+            nodes = len(await self.leases.list_live(NODE))
+        except Unavailable:
+            nodes = self.host.live_nodes
+        return await self._troubles.of_fleet(nodes or 1)
 
     def _own_troubles(self) -> Mapping[str, str]:
         return told(
