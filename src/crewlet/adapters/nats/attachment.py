@@ -20,9 +20,9 @@ from crewlet.adapters.nats.leftover import Left, give_back
 from crewlet.adapters.nats.lookup import remove_message
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
 from crewlet.adapters.nats.pulls import Pulls
-from crewlet.adapters.nats.streams import NS, StreamGone, stream_of
+from crewlet.adapters.nats.streams import NS, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
-from crewlet.adapters.nats.translate import parse_place
+from crewlet.adapters.nats.translate import StreamGone, parse_place
 from crewlet.mail.batching import NAK_CAP_S
 from crewlet.mail.feed import PULL_EXPIRY_S
 from crewlet.ports.deadletters import Handling

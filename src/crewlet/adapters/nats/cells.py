@@ -24,6 +24,7 @@ from crewlet.adapters.nats.lane import Lane
 from crewlet.adapters.nats.markers import purge_all
 from crewlet.adapters.nats.settle import Write, message_in, newest_message, settle
 from crewlet.adapters.nats.translate import (
+    BUCKET_PREFIX,
     REPLICAS_NEED_A_CLUSTER,
     STREAM_NAME_IN_USE,
     STREAM_NOT_FOUND,
@@ -33,6 +34,7 @@ from crewlet.adapters.nats.translate import (
     StoredMessage,
     StreamAnswer,
     StreamConfig,
+    gone,
 )
 from crewlet.adapters.nats.watch import Watch
 from crewlet.kit.together import side_by_side
@@ -126,7 +128,9 @@ class NatsCells(CellStore):
         return config
 
     async def _stream(self, verb: str, spec: BucketSpec, body: dict[str, Any]) -> StreamConfig:
-        answer = await self._connection.api(f"STREAM.{verb}.KV_{spec.name}", body, StreamAnswer, timeout_s=5.0)
+        answer = await self._connection.api(
+            f"STREAM.{verb}.{BUCKET_PREFIX}{spec.name}", body, StreamAnswer, timeout_s=5.0
+        )
         if answer.config is None:
             raise Unavailable(f"the broker's answer about bucket {spec.name} says nothing of it")
         return answer.config
@@ -134,7 +138,7 @@ class NatsCells(CellStore):
     def _config(self, spec: BucketSpec) -> dict[str, Any]:
         max_age_s = spec.max_age_s or 0.0
         return {
-            "name": f"KV_{spec.name}",
+            "name": f"{BUCKET_PREFIX}{spec.name}",
             "subjects": [f"$KV.{spec.name}.>"],
             "retention": "limits",
             "storage": "file",
@@ -160,7 +164,7 @@ class NatsCells(CellStore):
             raise BrokerUnfit(
                 f"the bucket {spec.name} exists and takes no age with a write",
                 where="stream.url",
-                remedy=f"delete the stream KV_{spec.name} while no node runs; the next one makes it anew",
+                remedy=f"delete the stream {BUCKET_PREFIX}{spec.name} while no node runs; the next one makes it anew",
             )
         max_age_s = config.max_age / _NS or None
         if max_age_s != spec.max_age_s:
@@ -199,7 +203,7 @@ class NatsBucket(Cells):
         # Unique among all writers, so that a number is enough to tell its writes apart.
         self._writer = entropy.token(12)
         self._writes = itertools.count(1)
-        self._stream = f"KV_{spec.name}"
+        self._stream = f"{BUCKET_PREFIX}{spec.name}"
         self._subjects = f"$KV.{spec.name}."
 
     @property
@@ -237,7 +241,7 @@ class NatsBucket(Cells):
         return Mark(now, answer.state.last_seq)
 
     async def made_anew_at(self, younger: str) -> datetime | None:
-        mine, other = await side_by_side(self._made_at(self._stream), self._made_at(f"KV_{younger}"))
+        mine, other = await side_by_side(self._made_at(self._stream), self._made_at(f"{BUCKET_PREFIX}{younger}"))
         return mine if mine is not None and other is not None and other < mine else None
 
     async def create(
@@ -420,7 +424,7 @@ class NatsBucket(Cells):
         """The leader's clock, without which an answer is none, and what it says of the stream."""
         answer = await self._told(self._stream, body, wait_s, timeout_s)
         if answer is None:
-            raise Unavailable(f"the bucket {self.name} was deleted; a node that starts makes it anew")
+            raise gone(self._stream)
         if answer.ts is None:
             raise Unavailable(f"{self.name}: the broker's answer carries no time")
         return answer.ts, answer

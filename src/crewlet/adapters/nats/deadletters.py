@@ -10,8 +10,8 @@ from crewlet.adapters.nats.jsapi import Reply, ask
 from crewlet.adapters.nats.lookup import message_at, read_message, remove_message
 from crewlet.adapters.nats.publishing import publish_raw
 from crewlet.adapters.nats.shapes import Stream, Success
-from crewlet.adapters.nats.streams import DEAD_LETTERS, StreamGone, ensure_stream, unavailable
-from crewlet.adapters.nats.translate import WRONG_LAST_SEQUENCE, ApiError, StoredMessage
+from crewlet.adapters.nats.streams import DEAD_LETTERS, ensure_stream
+from crewlet.adapters.nats.translate import WRONG_LAST_SEQUENCE, ApiError, StoredMessage, StreamGone, unavailable
 from crewlet.mail.deadletters import (
     Letter,
     letter_of,

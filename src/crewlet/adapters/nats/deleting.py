@@ -15,8 +15,7 @@ from collections.abc import Callable
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import CONSUMER_NOT_FOUND, REQUEST_TIMEOUT_S, RETRY_PAUSE_S, ask, parse
 from crewlet.adapters.nats.shapes import Consumer, Success
-from crewlet.adapters.nats.streams import unavailable
-from crewlet.adapters.nats.translate import ApiError
+from crewlet.adapters.nats.translate import ApiError, unavailable
 from crewlet.ports.errors import NotLive, NotTaken, Unavailable
 
 

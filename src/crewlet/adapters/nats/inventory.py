@@ -9,13 +9,12 @@ import msgspec
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.streams import DEAD_LETTERS, STREAMS
-from crewlet.adapters.nats.translate import ApiError
+from crewlet.adapters.nats.translate import BUCKET_PREFIX, ApiError
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.stores import StoreFault
 
 PAGE_TIMEOUT_S = 5.0
 
-_BUCKET = "KV_"
 _KEPT = {stream.name: stream for stream in STREAMS if stream.keeps_interest or stream is DEAD_LETTERS}
 """The streams of which nothing may be thrown away before somebody has dealt with it."""
 _GROWING = "KV_crewlet_epochs"
@@ -129,12 +128,12 @@ class Inventory:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(f"{_BUCKET}crewlet_") or any(name == stream.name for stream in STREAMS)
+    return name.startswith(f"{BUCKET_PREFIX}crewlet_") or any(name == stream.name for stream in STREAMS)
 
 
 def _plain(name: str) -> str:
     """As people know it: a bucket without what its stream is called."""
-    return name.removeprefix(_BUCKET)
+    return name.removeprefix(BUCKET_PREFIX)
 
 
 def _reset(name: str, before: _Seen, now: _Listed) -> str:
@@ -159,7 +158,7 @@ def _unfit(config: _Config, age: int) -> Iterator[str]:
             limits["max_age"] = config.max_age
             if (retention := config.retention) != "interest":
                 yield f"its retention is {retention} in place of interest; delete it, once it is empty and no node runs"
-    elif not config.name.startswith(_BUCKET):
+    elif not config.name.startswith(BUCKET_PREFIX):
         return
     elif config.max_age != age:
         yield (

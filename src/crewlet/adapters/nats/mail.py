@@ -12,8 +12,9 @@ from crewlet.adapters.nats.deadletters import NatsDeadLetters
 from crewlet.adapters.nats.leftover import give_back
 from crewlet.adapters.nats.lookup import Places
 from crewlet.adapters.nats.publishing import ID_HEADER, publish_raw
-from crewlet.adapters.nats.streams import STREAMS, StreamGone, ensure_stream, say_what_was_deleted, stream_of
+from crewlet.adapters.nats.streams import STREAMS, ensure_stream, say_what_was_deleted, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers, Ensured
+from crewlet.adapters.nats.translate import StreamGone
 from crewlet.mail.consuming import Consumer
 from crewlet.mail.deadletters import HEADROOM_BYTES
 from crewlet.mail.patterns import check_message

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from crewlet.adapters.nats.lane import Lane
-from crewlet.adapters.nats.translate import ApiError, PurgeAnswer, StoredMessage
+from crewlet.adapters.nats.translate import ApiError, PurgeAnswer, StoredMessage, unavailable
 from crewlet.ports.errors import Unavailable
 
 AT_ONCE = 64
@@ -67,7 +67,7 @@ async def _purge(lane: Lane, stream: str, marker: StoredMessage, timeout_s: floa
     try:
         answer = await lane.api(f"STREAM.PURGE.{stream}", body, PurgeAnswer, timeout_s=timeout_s)
     except ApiError as error:
-        raise Unavailable(str(error)) from error
+        raise unavailable(error, stream) from error
     if not answer.success:
         raise Unavailable("the broker's answer does not say that it is done")
     return answer.purged

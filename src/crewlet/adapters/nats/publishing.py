@@ -6,7 +6,13 @@ from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import MESSAGE_EXCEEDS_MAXIMUM, REQUEST_TIMEOUT_S, ask, parse
 from crewlet.adapters.nats.shapes import Acknowledged
 from crewlet.adapters.nats.streams import stream_of
-from crewlet.adapters.nats.translate import ID_IN_PROCESS, UNDECIDED_SEQUENCE, WRONG_LAST_SEQUENCE, ApiError
+from crewlet.adapters.nats.translate import (
+    ID_IN_PROCESS,
+    UNDECIDED_SEQUENCE,
+    WRONG_LAST_SEQUENCE,
+    ApiError,
+    unavailable,
+)
 from crewlet.ports.errors import CrewletError, Misuse, NotLive, Unavailable
 from crewlet.ports.mail import MailRefused, MessageTooLarge, Published, StoreFull
 
@@ -72,14 +78,19 @@ async def publish_raw(
             # The process may have stood still: the store knows an id for its window only.
             if connection.clock.elapsed() < ends:
                 continue
-        why = await _why(connection, topic) if message_id is not None else ""
-        raise Unavailable(f"the broker did not confirm the message: {unsure}{why}") from unsure
+        why = await _why(connection, topic, unsure) if message_id is not None else str(unsure)
+        raise Unavailable(f"the broker did not confirm the message: {why}") from unsure
 
 
-async def _why(connection: Connection, topic: str) -> str:
-    """What else can be said of a message that nobody confirmed: a server whose disk is full does not answer at all."""
+async def _why(connection: Connection, topic: str, unsure: Unavailable) -> str:
+    """Why nobody confirmed a message: a server whose disk is full says nothing to it, and nothing listens for mail to a
+    stream that was deleted."""
+    stream = stream_of(topic).name
     try:
-        await ask(connection, f"STREAM.INFO.{stream_of(topic).name}", budget_s=0.0)
+        await ask(connection, f"STREAM.INFO.{stream}", budget_s=0.0)
+    except ApiError as error:
+        return str(unavailable(error, stream))
     except CrewletError:
-        return ""
-    return "; it answers questions but stores nothing: its disk is full, or its members have no quorum (see its log)"
+        return str(unsure)
+    stores_nothing = "its disk is full, or its members have no quorum (see its log)"
+    return f"{unsure}; it answers questions but stores nothing: {stores_nothing}"

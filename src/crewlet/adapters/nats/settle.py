@@ -22,9 +22,12 @@ from crewlet.adapters.nats.translate import (
     WRONG_LAST_SEQUENCE,
     ApiError,
     MessageAnswer,
+    NobodyThere,
     PubAck,
     StoredMessage,
     StreamAnswer,
+    StreamGone,
+    unavailable,
 )
 from crewlet.ports.cells import Admit, Done, Refused, Unknown, WriteResult
 from crewlet.ports.errors import NotTaken, Unavailable
@@ -65,10 +68,16 @@ class Write(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Send it again. `may_be_in` tells that the last one may have landed or may still."""
+    """Send it again.
+
+    Attributes:
+        may_be_in: the last one may have landed, or may still.
+        is_unheard: nothing listens where it went.
+    """
 
     reason: str
     may_be_in: bool = True
+    is_unheard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,7 @@ async def _send(lane: Lane, write: Write, expect: int, budget_s: float, left_s: 
         )
         return verdict(decode(answer, PubAck), expect, is_replicated=write.is_replicated)
     except NotTaken as error:
-        return Undecided(str(error), may_be_in=False)
+        return Undecided(str(error), may_be_in=False, is_unheard=isinstance(error, NobodyThere))
     except Unavailable as error:
         return Undecided(str(error))
 
@@ -157,6 +166,8 @@ class _Settling:
             if step is not None:
                 reason = step.reason
                 self._may_be_in = self._may_be_in or step.may_be_in
+                if step.is_unheard and self._left_s() <= pause_s:
+                    return Unknown(await self._why_unheard(reason))
                 await self._lane.clock.sleep(min(pause_s, max(0.0, self._left_s())))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
@@ -216,6 +227,25 @@ class _Settling:
             return None
         return Refused(actual)
 
+    async def _why_unheard(self, reason: str) -> str:
+        """Nothing listens for writes to a bucket without a leader, nor to one that is not there: whether there is one
+        tells the two apart. Asked in place of the last pause, after which there is no time for another try."""
+        try:
+            await self._info()
+        except StreamGone as error:
+            return str(error)
+        except Unavailable:
+            return reason
+        return reason
+
+    async def _info(self) -> StreamAnswer:
+        """Raises Unavailable where nobody answers, or there is no such stream."""
+        timeout_s = _try_s(self._budget_s, self._left_s())
+        try:
+            return await self._lane.api(f"STREAM.INFO.{self._write.stream}", {}, StreamAnswer, timeout_s=timeout_s)
+        except ApiError as error:
+            raise unavailable(error, self._write.stream) from error
+
     async def _is_gone(self) -> Refused | Undecided:
         """A server has nothing of the key. One that does not know the writer's own last write is behind, or has a
         bucket that was made anew, which may come to that sequence again."""
@@ -223,9 +253,8 @@ class _Settling:
         if not write.is_replicated and not any(over != self._over for _, over in self._loose):
             return Refused(None)
         try:
-            timeout_s = _try_s(self._budget_s, self._left_s())
-            info = await self._lane.api(f"STREAM.INFO.{write.stream}", {}, StreamAnswer, timeout_s=timeout_s)
-        except (ApiError, Unavailable) as error:
+            info = await self._info()
+        except Unavailable as error:
             return Undecided(str(error), may_be_in=False)
         if info.state.last_seq < write.expect:
             return Undecided("the server that answered is behind")
@@ -274,4 +303,5 @@ def message_in(data: bytes, stream: str) -> StoredMessage | None:
         return answer.message
     if answer.error.err_code == NO_MESSAGE:
         return None
-    raise Unavailable(f"the broker could not read its store: {answer.error.as_error()}")
+    error = answer.error.as_error()
+    raise unavailable(error, stream) if isinstance(error, ApiError) else error

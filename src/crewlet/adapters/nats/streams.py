@@ -8,9 +8,9 @@ import structlog
 from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.shapes import Stream, StreamNames
-from crewlet.adapters.nats.translate import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError
+from crewlet.adapters.nats.translate import STREAM_NAME_IN_USE, ApiError
 from crewlet.mail.patterns import is_topic
-from crewlet.ports.errors import Misuse, Unavailable
+from crewlet.ports.errors import Misuse
 
 NS = 1_000_000_000
 DEDUPE_WINDOW_S = 120
@@ -19,19 +19,6 @@ MAX_CONSUMERS = 1_000_000
 """Said explicitly, because the broker's own default stops a stream at a thousand."""
 
 log = structlog.get_logger()
-
-
-class StreamGone(Unavailable):
-    """A stream that was there when this process started is not there any more: somebody deleted it."""
-
-
-def unavailable(error: ApiError, stream: str) -> Unavailable:
-    """What a refusal that no verb expects says of a stream."""
-    if error.err_code != STREAM_NOT_FOUND:
-        return Unavailable(str(error))
-    return StreamGone(
-        f"the stream {stream} was deleted, and what waited on it is lost; a node that starts makes it anew"
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from crewlet.adapters.nats.connection import Connection
 from crewlet.adapters.nats.deleting import delete_consumer
 from crewlet.adapters.nats.jsapi import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, Reply, ask
 from crewlet.adapters.nats.leftover import Left, left_by
-from crewlet.adapters.nats.streams import NS, MailStream, StreamGone, stream_names, stream_of, unavailable
-from crewlet.adapters.nats.translate import STREAM_NOT_FOUND, ApiError
+from crewlet.adapters.nats.streams import NS, MailStream, stream_names, stream_of
+from crewlet.adapters.nats.translate import STREAM_NOT_FOUND, ApiError, StreamGone, unavailable
 from crewlet.mail import topics
 from crewlet.mail.patterns import check_group, digest, matcher, readable
 from crewlet.ports.entropy import Entropy

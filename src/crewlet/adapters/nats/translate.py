@@ -24,6 +24,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELIVERY_PREFIX = b"$JS.ACK."
 """How the reply subject of a delivered message begins; what the server says about a consumer or a pull has another."""
 
+BUCKET_PREFIX = "KV_"
+"""How the stream of a bucket is called, before the bucket's name."""
+
 NO_LEADER = 10008
 NO_MESSAGE = 10037
 STREAM_NOT_FOUND = 10059
@@ -42,6 +45,10 @@ class NobodyThere(NotTaken):
 
 class NothingThere(Unavailable):
     """The server says that it has nothing of what was asked for; it has heard the question."""
+
+
+class StreamGone(Unavailable):
+    """A stream or bucket that was there when this process started is not there any more: somebody deleted it."""
 
 
 class ApiError(CrewletError):
@@ -73,6 +80,20 @@ class Fault(msgspec.Struct, frozen=True):
         if self.code >= 500 and self.err_code != REPLICAS_NEED_A_CLUSTER:
             return cannot_answer(self.err_code, self.description)
         return ApiError(self.code, self.err_code, self.description)
+
+
+def unavailable(error: ApiError, stream: str) -> Unavailable:
+    """What a refusal that no verb expects says of a stream, or of the bucket that it is."""
+    if error.err_code != STREAM_NOT_FOUND:
+        return Unavailable(str(error))
+    return gone(stream)
+
+
+def gone(stream: str) -> StreamGone:
+    """That there is no such stream, nor the bucket that it was, in people's words."""
+    name = stream.removeprefix(BUCKET_PREFIX)
+    kind = "stream" if name == stream else "bucket"
+    return StreamGone(f"the {kind} {name} was deleted, with all that was in it; restart a node, which makes it anew")
 
 
 def cannot_answer(err_code: int, description: str) -> Unavailable:

@@ -23,6 +23,7 @@ from crewlet.adapters.nats.translate import (
     is_marker,
     parse_headers,
     parse_place,
+    unavailable,
 )
 from crewlet.ports.cells import Cells, Entry, Gone, Level, Put, WatchEvent
 from crewlet.ports.entropy import Entropy
@@ -240,7 +241,7 @@ class Watch:
                 )
                 return
             except ApiError as error:
-                raise Unavailable(f"{self._stream}: {error}") from error
+                raise unavailable(error, self._stream) from error
             except NotLive:
                 raise
             except Unavailable:
