@@ -41,6 +41,26 @@ def told(text: str) -> list[str]:
     return [f"{each.where}: {each.problem}" for each in refused.value.all]
 
 
+def test_a_key_that_is_not_known_is_told_once_with_the_keys_of_what_it_stands_in() -> None:
+    text = """\
+name: Desk
+roles:
+  - {handle: a, runner: {type: python, target: "a:b", qqq: x}}
+  - {handle: b, tools: {servers: {s: {command: sh, headers: {}, qqq: x}, t: {qqq: x}}}}
+"""
+    with pytest.raises(ManyRefused) as refused:
+        parse_company(text, "c.yaml", folder=Path("/"))
+    python, program = "env, path, target, timeout_s, type", "call_timeout_s, command, cwd, env, start_timeout_s"
+    either = "call_timeout_s, command, cwd, env, headers, start_timeout_s, url"
+    assert [str(each).removeprefix("c.yaml:").removesuffix(".") for each in refused.value.all] == [
+        f"3: roles[0].runner.qqq: this key is not known; the keys here are {python}",
+        f"4: roles[1].tools.servers.s.headers: this key is not known; the keys here are {program}",
+        f"4: roles[1].tools.servers.s.qqq: this key is not known; the keys here are {program}",
+        f"4: roles[1].tools.servers.t.qqq: this key is not known; the keys here are {either}",
+        "4: roles[1].tools.servers.t: a tool server has either a command or a url; write `command:` or `url:`",
+    ]
+
+
 def test_everything_that_is_wrong_with_a_company_is_told_with_its_place() -> None:
     assert told(COMPANY) == [
         "c.yaml:2: nmae: this key is not known",

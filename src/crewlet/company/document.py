@@ -216,8 +216,12 @@ def _read_placement(field: Field) -> Placement:
 
 
 def _read_runner(field: Field, folder: Path | None, sends: Sends) -> Runner:
-    known = {*_COMMAND_KEYS, *_SCRIPT_KEYS, *PYTHON_KEYS, *LLM_KEYS}
-    kind = field.block(known).require("type", "write `type: llm`, `type: python`, `type: command` or `type: script`")
+    kind = field.peek("type")
+    if kind is None:
+        known = {*_COMMAND_KEYS, *_SCRIPT_KEYS, *PYTHON_KEYS, *LLM_KEYS}
+        kind = field.block(known).require(
+            "type", "write `type: llm`, `type: python`, `type: command` or `type: script`"
+        )
     match kind.choice(("llm", "python", "command", "script")):
         case "llm":
             return read_llm(field.block(LLM_KEYS))

@@ -51,15 +51,17 @@ def _read_server(name: str, field: Field, folder: Path | None) -> ToolProgram | 
     if not _NAME.fullmatch(name):
         remedy = "use 1 to 24 lower-case letters, digits and hyphens, beginning with a letter or digit"
         field.refuse(f"{name!r} cannot be the name of a tool server", remedy)
-    block = field.block({*_PROGRAM_KEYS, *_SITE_KEYS})
-    if (block.get("command") is None) == (block.get("url") is None):
+    is_program = field.peek("command") is not None
+    if is_program == (field.peek("url") is not None):
+        field.block({*_PROGRAM_KEYS, *_SITE_KEYS})
         field.refuse("a tool server has either a command or a url", "write `command:` or `url:`")
+    block = field.block(_PROGRAM_KEYS if is_program else _SITE_KEYS)
     call, start = block.get("call_timeout_s"), block.get("start_timeout_s")
     call_s = call.number(0.1, MAX_CALL_TIMEOUT_S) if call else 60.0
     start_s = start.number(0.1, MAX_START_TIMEOUT_S) if start else 30.0
-    if block.get("command") is not None:
-        return _read_program(name, field.block(_PROGRAM_KEYS), folder, call_s, start_s)
-    return _read_site(name, field.block(_SITE_KEYS), call_s, start_s)
+    if is_program:
+        return _read_program(name, block, folder, call_s, start_s)
+    return _read_site(name, block, call_s, start_s)
 
 
 def _read_program(name: str, block: Block, folder: Path | None, call_s: float, start_s: float) -> ToolProgram:

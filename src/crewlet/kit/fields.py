@@ -85,6 +85,10 @@ class Field:
                 field.read(partial(_refuse_key, remedy=remedy), None)
         return block
 
+    def peek(self, key: str) -> "Field | None":
+        """The field of a key, or None when it is not given, before it is known which other keys there may be."""
+        return Block(self, self.node).get(key) if isinstance(self.node, MapNode) else None
+
     def items(self) -> "Iterator[Field]":
         """The members of a list."""
         if not isinstance(self.node, ListNode):
