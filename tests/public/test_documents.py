@@ -13,10 +13,23 @@ _CONTRACTS = "".join(path.read_text("utf-8").lower() for path in (ROOT / "src/cr
 """Whose functions are the parameters of tests."""
 
 
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+
+
 def test_every_relative_link_of_the_documents_leads_somewhere() -> None:
-    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", document.read_text(encoding="utf-8")):
-            assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"
+    for document in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text(encoding="utf-8")):
+            path, _, anchor = target.partition("#")
+            page = document.parent / path if path else document
+            place = f"{document.relative_to(ROOT)} links to {target}"
+            assert page.exists(), place
+            assert not anchor or anchor in _anchors(page), place
+
+
+def _anchors(page: Path) -> set[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_test_that_a_document_names_is_there() -> None:

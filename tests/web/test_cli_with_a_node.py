@@ -80,6 +80,7 @@ def test_status_as_json_has_the_same_snapshots(node: Served, capsys: Capture) ->
     assert main(["status", "-o", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["health"]["node"] == HEALTH.node and shown["fleet"]["company"] == "Desk"
+    assert shown["url"].startswith("http://127.0.0.1:")
 
 
 def test_status_fails_when_the_fleet_cannot_be_read_and_still_shows_the_node(node: Served, capsys: Capture) -> None:

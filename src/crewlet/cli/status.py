@@ -22,7 +22,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
     fleet, refusal = _fleet(client)
     problem = str(refusal) if refusal is not None and not health.get("store_faults") else problem_of(health)
     if output is Output.json:
-        print_json({"health": health, "fleet": fleet, **({"problem": problem} if problem else {})})
+        print_json({"url": client.url, "health": health, "fleet": fleet, **({"problem": problem} if problem else {})})
     else:
         print_facts({**_of_node(client, health, refusal), **(_of_fleet(fleet) if fleet is not None else {})})
     if fleet is not None and fleet.get("other_documents"):
