@@ -198,13 +198,14 @@ def _answers(*messages: str, outcome: OutcomeWord = "delivered") -> Desk:
 async def test_a_message_that_a_later_turn_answered_in_its_thread_is_skipped_and_finished_under_its_own_id() -> None:
     desk = await _answers("slack:C1:1.0").open()
     assert await desk.handle_mail(_chat("later", "slack:C1:2.0")) == Ack()
-    assert await desk.handle_mail(_chat("failed", "slack:C1:1.0")) == Ack()
+    failed = delivery(event("failed", chat_message="slack:C1:1.0", digest="d"))
+    assert await desk.handle_mail(failed) == Ack()
     assert desk.ran == [["later"]]
     (skipped,) = [line for line in desk.logs if line["event"] == "turn_trigger_skipped"]
     assert (skipped["trigger"], skipped["reason"]) == ("failed", "a later turn answered it in its thread")
     assert skipped["by_turn"] == desk.runner.turns[0].turn_id
     completion = await desk.completion("failed")
-    assert completion is not None and completion.outcome == "delivered"
+    assert completion is not None and (completion.outcome, completion.digest) == ("delivered", "d")
 
 
 @in_virtual_time

@@ -12,6 +12,7 @@ from crewlet.company.model import Company, Seat
 from crewlet.mail import topics
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.pauses import Wish
+from crewlet.mail.reuse import IdReused
 from crewlet.node.assembly import Node
 from crewlet.node.letterdesk import NoEvent, UnknownLetter
 from crewlet.ports.errors import Misuse, Unavailable
@@ -305,4 +306,42 @@ async def test_an_id_that_only_the_broker_still_knows_is_refused_until_it_has_fo
     await fleet.clock.sleep(121)
     assert not (await node.commands.send_mail("a", "m", message_id="m")).is_duplicate
     await fleet.until(lambda: fleet.finished("m"), "it is worked")
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_an_id_that_is_used_for_another_mail_is_refused_for_as_long_as_the_first_is_known() -> None:
+    fleet = Fleet(("a",), turn_s=5)
+    one = await fleet.node("n1")
+    two = await fleet.node("n2")
+    sender = one if fleet.holder("a") == "n1" else two
+
+    async def refuses_another(message_id: str) -> None:
+        for node in (one, two):
+            for said in ({"body": "other"}, {"body": message_id, "subject": "other"}):
+                with pytest.raises(IdReused, match=f"id '{message_id}' was sent before"):
+                    await node.commands.send_mail("a", message_id=message_id, **said)
+            assert (await node.commands.send_mail("a", message_id, message_id=message_id)).is_duplicate
+
+    await fleet.send("a", "waits")
+    await refuses_another("waits")
+    await fleet.until(lambda: fleet.finished("waits"), "it is finished")
+    await fleet.clock.sleep(300)  # past the two minutes in which the broker itself knows an id
+    await refuses_another("waits")
+    await buried(fleet, sender, "dead")
+    await refuses_another("dead")
+    assert {trigger for run in fleet.runs for trigger in run.triggers} == {"waits", "dead"}
+    await fleet.close()
+
+
+@in_virtual_time
+async def test_an_id_of_which_nobody_knows_the_text_any_more_is_taken_for_a_repeat() -> None:
+    fleet = Fleet(("a",))
+    node = await fleet.node("n1")
+    stranger = TwinMail(fleet.broker, clock=fleet.clock)
+    await stranger.start()
+    await stranger.publish(topics.inbox("a").topic, b"no event", message_id="m")
+    await fleet.until(lambda: node.health().dead_letters, "it is buried at once")
+    sent = await node.commands.send_mail("a", "m", message_id="m")
+    assert sent.is_duplicate and sent.dead_letter
     await fleet.close()

@@ -7,6 +7,7 @@ import pytest
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.mail.pauses import PAUSES_BUCKET, PAUSES_KEY, Pauses, Wish
+from crewlet.mail.reuse import IdReused
 from crewlet.ports.cells import Cells
 from crewlet.ports.errors import Misuse, Unavailable
 from crewlet.testing.faults import Fault, FaultyCells
@@ -158,3 +159,27 @@ async def test_a_store_that_does_not_answer_or_cannot_be_understood_is_unavailab
         await pauses.in_force()
     with pytest.raises(Unavailable, match="cannot be read"):
         await pauses.pause(["alice"], Wish("p1"))
+
+
+@in_virtual_time
+async def test_an_id_that_is_used_for_another_wish_is_refused_and_a_repeat_of_the_first_is_not() -> None:
+    clock = VirtualClock()
+    pauses = Pauses(await _bucket(clock))
+    first = Wish("p1", by="ada", reason="wrong customer", for_s=600.0)
+    standing = (await pauses.pause(["alice"], first)).pauses["alice"]
+    await clock.sleep(60)
+    for other in (
+        Wish("p1", by="ada", reason="wrong customer", for_s=900.0),
+        Wish("p1", by="ada", reason="wrong customer", until=clock.now() + timedelta(seconds=600)),
+        Wish("p1", by="ada", reason="wrong customer"),
+        Wish("p1", by="bob", reason="wrong customer", for_s=600.0),
+        Wish("p1", by="ada", reason="another", for_s=600.0),
+        Wish("p1", by="ada", reason="wrong customer", for_s=600.0, stop_running=True),
+    ):
+        with pytest.raises(IdReused, match="the id 'p1'"):
+            await pauses.pause(["bob", "alice"], other)
+    assert await pauses.in_force() == {"alice": standing}
+    assert (await pauses.pause(["alice"], first)).done == ("alice",)
+    same = Wish("p1", by="ada", reason="wrong customer", until=standing.until)
+    assert (await pauses.pause(["alice"], same)).pauses == {"alice": standing}
+    assert (await pauses.pause(["alice"], Wish("p1", by="bob"), instead_of="p1")).pauses["alice"].by == "bob"

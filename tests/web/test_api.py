@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from stub_node import FLEET, Served
 
+from crewlet.mail.reuse import IdReused
 from crewlet.node.limits import LINE_RULE, MESSAGE_ID_RULE
 from crewlet.node.status import MailOutcome
 from crewlet.ports.errors import Misuse, Unavailable
@@ -131,6 +132,7 @@ def test_the_outcome_of_a_mail_can_be_followed(api: Served) -> None:
         (MailRefused("it cannot be kept"), 422, "refused", "It cannot be kept."),
         (Unavailable("nobody answered"), 503, "unavailable", "Nobody answered."),
         (Misuse("an id has characters"), 422, "invalid", "An id has characters."),
+        (IdReused("it was sent before"), 422, "id_reused", "It was sent before."),
     ],
 )
 def test_a_refusal_of_the_node_keeps_its_meaning(
@@ -211,7 +213,10 @@ def test_every_field_is_refused_with_its_name_and_its_rule(
 
 
 def test_what_is_not_there_is_told_in_the_same_shape(api: Served) -> None:
-    assert api.ask("GET", "/nope").json == {"error": "not_found", "detail": "There is nothing at this path."}
+    assert api.ask("GET", "/nope").json == {
+        "error": "not_found",
+        "detail": "There is nothing at this path; `GET /openapi.json` says what there is.",
+    }
     wrong = api.ask("DELETE", "/health")
     assert (wrong.status, wrong.json["error"]) == (405, "method_not_allowed")
 

@@ -51,7 +51,10 @@ def test_a_pause_is_shown_with_the_messages_that_it_holds_until_it_is_resumed(ap
 @pytest.mark.proves("HO-07")
 def test_the_first_pause_stands_and_a_second_one_is_told_whose_it_is(api: Served) -> None:
     first = api.post("/seats/writer/pause", {"by": "ada", "reason": "first"}, {"Idempotency-Key": "k1"})
-    assert api.post("/seats/writer/pause", {"by": "ada"}, {"Idempotency-Key": "k1"}).status == 200
+    again = api.post("/seats/writer/pause", {"by": "ada", "reason": "first"}, {"Idempotency-Key": "k1"})
+    assert (again.status, again.json) == (200, first.json)
+    other = api.post("/seats/writer/pause", {"by": "ada"}, {"Idempotency-Key": "k1"})
+    assert (other.status, other.json["error"]) == (422, "id_reused")
     second = api.post("/seats/writer/pause", {"by": "bob"})
     assert (second.status, second.json["error"]) == (409, "pause_lost")
     assert "paused by ada: first" in second.json["detail"]

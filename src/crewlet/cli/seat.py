@@ -98,7 +98,8 @@ def send(
         ),
     ] = None,
     message_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The mail's id: a repeat under it is worked once.")
+        str | None,
+        typer.Option("--id", metavar="ID", help="The mail's id: a repeat is worked once, another text refused."),
     ] = None,
     subject: Annotated[str, typer.Option("--subject", "-s", help="One line for people.")] = "",
     conversation: Annotated[str, typer.Option(help="Names the thread that the mail belongs to.")] = "",

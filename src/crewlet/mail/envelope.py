@@ -26,6 +26,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         delegation_depth: how many seats passed the work on.
         parent_turn_id: the turn that sent it, or "".
         node: the node that published it; stamped at the publish when absent.
+        digest: of what its sender wrote, where the sender chose the id (see `reuse`); "" elsewhere.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     delegation_depth: int = 0
     parent_turn_id: str = ""
     node: str = ""
+    digest: str = ""
 
     @property
     def is_ledgered(self) -> bool:

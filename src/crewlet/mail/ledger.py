@@ -38,6 +38,7 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     work_key: str = ""
     owner: str = ""
     epoch: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Completion:
         work_key: the unit of work it was part of.
         owner, epoch: the tenure that finished it.
         recorded_at: the store's clock at the record.
+        digest: of the trigger's text (see `reuse`), where its sender chose the id; "" where that is not known.
         is_by_thread: found under the chat message: a later turn answered it in its thread, without being woken for it.
     """
 
@@ -61,6 +63,7 @@ class Completion:
     owner: str
     epoch: int
     recorded_at: datetime
+    digest: str = ""
     is_by_thread: bool = False
 
 
@@ -94,6 +97,7 @@ class Ledger:
             owner=record.owner,
             epoch=record.epoch,
             recorded_at=entry.written_at,
+            digest=record.digest,
             is_by_thread=is_by_thread,
         )
 
@@ -137,12 +141,14 @@ class Ledger:
         work_key: str = "",
         term: Term | None = None,
         answered: Iterable[str] = (),
+        digests: Mapping[str, str] | None = None,
         admit: Admit | None = None,
     ) -> bool:
         """Record triggers as finished. The first record of a trigger stays; nothing here reaches the turn as an error.
 
         Args:
             answered: chat messages that the turn answered in their thread beside its triggers.
+            digests: of the text of triggers whose id their sender chose.
             admit: asked in the step of each try (see the port of cells). What it raises is all that is raised here.
 
         Returns:
@@ -159,14 +165,17 @@ class Ledger:
             epoch=term.epoch if term else 0,
         )
         value = msgspec.json.encode(record)
-        keys = [_key(handle, id) for id in trigger_ids]
-        keys += [_chat_key(handle, message) for message in answered]
-        keys = list(dict.fromkeys(keys)) if handle else []
+        values = {_key(handle, id): value for id in trigger_ids}
+        values |= {_chat_key(handle, message): value for message in answered}
+        for id, digest in (digests or {}).items():
+            values[_key(handle, id)] = msgspec.json.encode(msgspec.structs.replace(record, digest=digest))
+        writes = list(values.items()) if handle else []
 
-        if len(keys) == 1:
-            return self._is_kept(handle, keys[0], await self._cells.create(keys[0], value, admit=admit))
-        results = await asyncio.gather(*(self._cells.create(key, value, admit=admit) for key in keys))
-        kept = [self._is_kept(handle, key, result) for key, result in zip(keys, results, strict=True)]
+        if len(writes) == 1:
+            key, value = writes[0]
+            return self._is_kept(handle, key, await self._cells.create(key, value, admit=admit))
+        results = await asyncio.gather(*(self._cells.create(key, value, admit=admit) for key, value in writes))
+        kept = [self._is_kept(handle, key, result) for (key, _), result in zip(writes, results, strict=True)]
         return all(kept)
 
     @staticmethod

@@ -14,6 +14,7 @@ import structlog
 from crewlet.kit import wording
 from crewlet.kit.decoding import Instant, decode
 from crewlet.mail.events import Tell, tell_nobody
+from crewlet.mail.reuse import IdReused
 from crewlet.ports.cells import BucketSpec, Cells, Entry, landed
 from crewlet.ports.errors import Misuse, Unavailable
 
@@ -126,22 +127,25 @@ class Pauses:
             instead_of: the id of the pause to replace: only seats with that pause are changed.
 
         Raises:
+            IdReused: a seat is paused under this id, but not as this wish has it.
             Misuse: the wished end has passed already.
             Unavailable: nobody said whether it is done. A repeat with the same `wish.id` does no harm.
         """
 
         def change(pauses: dict[str, Pause], now: datetime) -> tuple[str, ...]:
-            until = now + timedelta(seconds=wish.for_s) if wish.for_s is not None else wish.until
-            if until is not None and until <= now:
-                passed = f"the end of the pause, {wording.instant(until)}, has passed"
+            pause = _wished(wish, now)
+            if pause.until is not None and pause.is_over(now):
+                passed = f"the end of the pause, {wording.instant(pause.until)}, has passed"
                 raise Misuse(f"{passed}: it is {wording.instant(now)} by the broker's clock")
-            pause = Pause(
-                id=wish.id, since=now, by=wish.by, reason=wish.reason, until=until, stop_running=wish.stop_running
-            )
             for handle in handles:
                 standing = pauses.get(handle)
                 if (standing.id if standing is not None else None) == instead_of:
                     pauses[handle] = pause
+                elif standing is not None and standing.id == wish.id and standing != _wished(wish, standing.since):
+                    raise IdReused(
+                        f"the id {wish.id!r} is that of a pause of {handle} that says something else; "
+                        "give this one an id of its own"
+                    )
             return tuple(handle for handle in handles if handle in pauses and pauses[handle].id == wish.id)
 
         changed, was_written = await self._write(handles, change)
@@ -204,6 +208,12 @@ class Pauses:
     async def _look(self) -> tuple[Mapping[str, Pause], int | None, datetime]:
         entry, mark = await self._cells.look(PAUSES_KEY)
         return decode_pauses(entry), entry.revision if entry is not None else None, mark.store_now
+
+
+def _wished(wish: Wish, since: datetime) -> Pause:
+    """The pause that a wish makes at an instant."""
+    until = since + timedelta(seconds=wish.for_s) if wish.for_s is not None else wish.until
+    return Pause(id=wish.id, since=since, by=wish.by, reason=wish.reason, until=until, stop_running=wish.stop_running)
 
 
 def _without_ended(pauses: Mapping[str, Pause], now: datetime) -> Mapping[str, Pause]:

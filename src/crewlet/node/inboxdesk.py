@@ -5,13 +5,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import msgspec
+
 from crewlet.company.model import Company
 from crewlet.kit import wording
 from crewlet.mail import topics
 from crewlet.mail.ledger import Completion, Ledger
-from crewlet.mail.outbox import UnknownSeat
+from crewlet.mail.outbox import UnknownSeat, decode
 from crewlet.mail.registry import MailboxRegistry
 from crewlet.mail.retired import Retirements
+from crewlet.mail.reuse import text_digest
 from crewlet.mail.screening import AGENT_NOT_READY, BUDGET_WINDOW, SEAT_PAUSED, hold_reason
 from crewlet.node.mailstatus import SeatMail
 from crewlet.node.seatwork import SeatWork
@@ -21,6 +24,15 @@ from crewlet.ports.deadletters import DeliveryJournal
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Backlog, Mail
 from crewlet.turns.budget import Over
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What became of a mail, and the digest of its text (see `reuse`); "" where that is not known."""
+
+    outcome: MailOutcome
+    digest: str = ""
+
 
 _NO_MAILBOX = "it has no mailbox; `crewlet duty run maintenance` makes it"
 _UNHELD = "no node holds it; one takes it at its next pass, or when the lease of a node that is gone has lapsed"
@@ -56,7 +68,15 @@ class InboxDesk:
     grace_s: float
 
     async def outcome(self, handle: str, message_id: str) -> MailOutcome:
-        """What became of a mail. It is looked for in the order in which mail moves, so that none slips past.
+        """What became of a mail.
+
+        Raises:
+            UnknownSeat, Unavailable: see `trace`.
+        """
+        return (await self.trace(handle, message_id)).outcome
+
+    async def trace(self, handle: str, message_id: str) -> Trace:
+        """What is known of a mail. It is looked for in the order in which mail moves, so that none slips past.
 
         Raises:
             UnknownSeat: the company has no such seat.
@@ -71,13 +91,14 @@ class InboxDesk:
             history = await self.journal.history(inbox, kept.sequence, kept.published_at)
             tries = max((each.number for each in history), default=None)
             reason = next((each.reason for each in reversed(history) if each.reason), "")
-            return MailOutcome(message_id, handle, "open", detail=reason, deliveries=tries)
+            opened = MailOutcome(message_id, handle, "open", detail=reason, deliveries=tries)
+            return Trace(opened, _digest_in(kept.data))
         letter = await self.mail.dead_letters.latest(inbox, message_id)
         if completion := await self.ledger.completion(handle, message_id):
             return _finished(handle, message_id, completion)
         if letter is None:
-            return MailOutcome(message_id, handle, "unknown")
-        return MailOutcome(
+            return Trace(MailOutcome(message_id, handle, "unknown"))
+        buried = MailOutcome(
             message_id,
             handle,
             "dead_lettered",
@@ -86,12 +107,13 @@ class InboxDesk:
             deliveries=letter.deliveries,
             dead_letter=letter.id,
         )
+        return Trace(buried, _digest_in(letter.data))
 
-    async def earlier(self, handle: str, message_id: str) -> MailOutcome | None:
+    async def earlier(self, handle: str, message_id: str) -> Trace | None:
         """What became of a mail that is finished or has a dead letter; None where there is neither.
 
         Raises:
-            UnknownSeat, Unavailable: see `outcome`. What only the ledger does not tell is None: its seat asks again.
+            UnknownSeat, Unavailable: see `trace`. What only the ledger does not tell is None: its seat asks again.
         """
         self._require(handle)
         completion, letter = await asyncio.gather(
@@ -101,8 +123,8 @@ class InboxDesk:
             return _finished(handle, message_id, completion)
         if letter is None:
             return None
-        outcome = await self.outcome(handle, message_id)
-        return outcome if outcome.state != "unknown" else None
+        trace = await self.trace(handle, message_id)
+        return trace if trace.outcome.state != "unknown" else None
 
     async def _completion(self, handle: str, message_id: str) -> Completion | None:
         try:
@@ -210,8 +232,8 @@ class InboxDesk:
             raise UnknownSeat(handle, company)
 
 
-def _finished(handle: str, message_id: str, completion: Completion) -> MailOutcome:
-    return MailOutcome(
+def _finished(handle: str, message_id: str, completion: Completion) -> Trace:
+    finished = MailOutcome(
         message_id,
         handle,
         "finished",
@@ -220,6 +242,14 @@ def _finished(handle: str, message_id: str, completion: Completion) -> MailOutco
         turn_id=completion.turn_id,
         recorded_at=completion.recorded_at,
     )
+    return Trace(finished, completion.digest)
+
+
+def _digest_in(data: bytes) -> str:
+    try:
+        return text_digest(decode(data))
+    except msgspec.MsgspecError:
+        return ""
 
 
 def _why(handle: str, pause: PauseSnapshot | None, over: Over | None, work: SeatWork | None, *, has_mail: bool) -> str:

@@ -47,6 +47,7 @@ class Pausing:
         Raises:
             UnknownSeat: the company has no such seat.
             PauseLost: it is paused already; or not by the pause that was to be replaced.
+            IdReused: the pause of this id says something else.
             Misuse: the wished end has passed.
             Unavailable: nobody said whether it is done.
         """
@@ -88,7 +89,7 @@ class Pausing:
 
         Raises:
             UnknownUnit: the company has no such unit.
-            Misuse, Unavailable: as for one seat.
+            IdReused, Misuse, Unavailable: as for one seat.
         """
         handles = self._handles(unit)
         changed = await self.pauses.pause(handles, self._with_id(wish))

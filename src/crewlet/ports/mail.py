@@ -375,10 +375,11 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A message that is not settled yet: its place in the stream, and the store's clock at its publish."""
+    """A message that is not settled yet: its place in the stream, the store's clock at its publish, and its payload."""
 
     sequence: int
     published_at: datetime
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ class SeatDispatch:
         finished = await self._finished_of(mail)
         for trigger in triggers if finished else ():
             if (completion := finished.get(trigger)) is not None:
-                await self._skip(run, trigger, completion)
+                await self._skip(run, trigger, completion, mail.digests)
         mail = mail.without(finished)
         if self._channels is not None and (asked := questions_in(mail.events)):
             mail = mail.without(await self._skip_closed(run, self._channels, asked))
@@ -309,7 +309,7 @@ class SeatDispatch:
     async def _turn(self, run: Run, mail: Intake) -> Outcome | Settling:
         turn_id = self._entropy.uuid()
         key = work_key(self._handle, mail.triggers)
-        work = Work(self._handle, turn_id, key, mail.triggers, self._runner.kind)
+        work = Work(self._handle, turn_id, key, mail.triggers, mail.digests, self._runner.kind)
         account = Account(
             work,
             fence=run.fence,
@@ -379,7 +379,7 @@ class SeatDispatch:
         self._dispatched(triggers, "defer", refusal.reason)
         return Defer(refusal.reason)
 
-    async def _skip(self, run: Run, trigger: str, completion: Completion) -> None:
+    async def _skip(self, run: Run, trigger: str, completion: Completion, digests: Mapping[str, str]) -> None:
         if not completion.is_by_thread:
             self._skipped(trigger, f"already finished: {completion.outcome}", completion.turn_id)
             return
@@ -394,6 +394,7 @@ class SeatDispatch:
             detail=reason,
             turn_id=completion.turn_id,
             term=run.fence.term,
+            digests={trigger: digests[trigger]} if trigger in digests else None,
             admit=run.fence.check,
         )
 

@@ -250,6 +250,7 @@ class Endings:
                 work_key=account.work.key,
                 term=run.fence.term,
                 answered=answered,
+                digests=account.work.digests,
                 admit=admit,
             ):
                 admit()

@@ -23,12 +23,14 @@ class Intake(msgspec.Struct, frozen=True, gc=False):
         undecodable: what is no event.
         triggers: ids of the events whose completion is recorded.
         chat_messages: the chat message of each trigger that has one: the second key of its completion.
+        digests: of the text of each trigger whose id its sender chose.
     """
 
     events: tuple[Envelope, ...]
     undecodable: tuple[Undecodable, ...]
     triggers: tuple[str, ...]
     chat_messages: Mapping[str, str]
+    digests: Mapping[str, str]
 
     def without(self, finished: Collection[str]) -> "Intake":
         """The same without the events of these ids."""
@@ -59,4 +61,5 @@ def _intake(events: Iterable[Envelope], undecodable: Sequence[Undecodable]) -> I
     kept = tuple(events)
     ledgered = [event for event in kept if event.is_ledgered]
     chat_messages = {event.id: event.chat_message for event in ledgered if event.chat_message}
-    return Intake(kept, tuple(undecodable), tuple([event.id for event in ledgered]), chat_messages)
+    digests = {event.id: event.digest for event in ledgered if event.digest}
+    return Intake(kept, tuple(undecodable), tuple([event.id for event in ledgered]), chat_messages, digests)

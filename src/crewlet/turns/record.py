@@ -1,5 +1,6 @@
 """What a turn has done so far: the evidence by which a broken one is judged, and what others may watch."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -38,6 +39,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
         turn_id: names this run.
         key: the unit of work across re-runs; "" when no trigger is ledgered.
         triggers: ids of the mail whose completion is recorded.
+        digests: of the text of those whose id their sender chose; recorded with them.
         runner: the kind of what runs it.
     """
 
@@ -45,6 +47,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     turn_id: str
     key: str
     triggers: tuple[str, ...]
+    digests: Mapping[str, str]
     runner: str
 
     @property

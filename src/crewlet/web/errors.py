@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from crewlet.duties.frame import NotOnDuty, UnknownDuty
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.mail.replays import ReplayUnsure
+from crewlet.mail.reuse import IdReused
 from crewlet.node.historydesk import UnknownTurn
 from crewlet.node.letterdesk import NoEvent, UnknownLetter
 from crewlet.node.limits import LINE_PATTERN, LINE_RULE, MESSAGE_ID_PATTERN, MESSAGE_ID_RULE
@@ -101,6 +102,10 @@ def install(app: FastAPI) -> None:
     def on_refused(request: Request, error: MailRefused) -> JSONResponse:
         return answer(422, "refused", _sentence(error))
 
+    @app.exception_handler(IdReused)
+    def on_reused(request: Request, error: IdReused) -> JSONResponse:
+        return answer(422, "id_reused", _sentence(error))
+
     @app.exception_handler(Misuse)
     def on_misuse(request: Request, error: Misuse) -> JSONResponse:
         return answer(422, "invalid", _sentence(error))
@@ -117,7 +122,10 @@ def answer(status: int, error: str, detail: str, headers: Mapping[str, str] | No
 
 
 _WORDS = {404: "not_found", 405: "method_not_allowed", 400: "bad_request", 413: "too_large"}
-_SENTENCES = {404: "There is nothing at this path.", 405: "This path does not take this method."}
+_SENTENCES = {
+    404: "There is nothing at this path; `GET /openapi.json` says what there is.",
+    405: "This path does not take this method.",
+}
 
 
 def _sentence(error: Exception) -> str:

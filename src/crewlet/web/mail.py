@@ -44,7 +44,7 @@ def add_mail(app: FastAPI, node: WebNode) -> None:
             s404="the company has no such seat",
             s413="the mail is too large",
             s415="the body is not JSON",
-            s422="a field is missing, unknown or not usable",
+            s422="a field is missing, unknown or not usable, or another mail has this Idempotency-Key",
             s503="draining, or the broker does not answer; the same Idempotency-Key makes a repeat safe",
         ),
     )

@@ -13,7 +13,7 @@ Unit = Annotated[str, Path(description="a unit's name", min_length=1, max_length
 
 _BODY = {
     "s415": "the body is not JSON",
-    "s422": "a field is missing, unknown or not usable, or the end has passed",
+    "s422": "a field is missing, unknown or not usable, the end has passed, or another wish had this Idempotency-Key",
     "s503": "nobody said whether it is done; a repeat is safe, of a pause with the same Idempotency-Key",
 }
 

@@ -150,4 +150,4 @@ class Places:
 
 
 def _kept(message: StoredMessage) -> Kept:
-    return Kept(message.seq, message.time)
+    return Kept(message.seq, message.time, message.data)

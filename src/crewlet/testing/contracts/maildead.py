@@ -131,6 +131,7 @@ async def a_message_is_found_for_as_long_as_it_is_not_settled(make: MakeWorld) -
         await send(mail, inbox.topic, "e1", "e2")
         first, second = await other.find(inbox, "e1"), await other.find(inbox, "e2")
         assert first is not None and second is not None and first.sequence < second.sequence
+        assert (first.data, second.data) == (b"e1", b"e2")
         assert await mail.find(inbox, "e2") == second
         assert await other.oldest_at(inbox) == first.published_at
         assert await mail.find(inbox, "never sent") is None

@@ -188,7 +188,7 @@ class TwinMail:
     async def find(self, subscription: Subscription, message_id: str) -> Kept | None:
         self._switchboard.require_live()
         kept = await self._wire.ask("find", lambda: self._broker.retained(subscription.topic))
-        return next((Kept(each.sequence, each.published_at) for each in kept if each.id == message_id), None)
+        return next((Kept(each.sequence, each.published_at, each.data) for each in kept if each.id == message_id), None)
 
     async def oldest_at(self, subscription: Subscription) -> datetime | None:
         self._switchboard.require_live()
