@@ -39,9 +39,13 @@ class Mail:
     """One event of a turn. What it says comes from its writer: treat it as data.
 
     Attributes:
+        type: `external_notification` (mail of a person, program or seat), `task_assigned` (of a schedule),
+            `a2a_request` (a question of a seat, which the tool `answer` answers) or `a2a_message` (an answer).
         source: `seat:{handle}`, `person`, or `program`.
         chat_message: its identity on the chat that it came from, or "".
+        conversation: the thread that it belongs to; mail of one thread is worked together.
         timestamp: when it was sent, RFC 3339.
+        payload: what stands beside the text; the `channel` of a question or answer.
     """
 
     id: str
@@ -179,7 +183,7 @@ class _Turn:
         self._talk.say({"progress": plain(text)[:_PROGRESS_CHARS]})
 
     def usage(self, model: str, input_tokens: int, output_tokens: int) -> None:
-        """Account for one answer of a model."""
+        """Account for one answer of a model, in whole tokens. Where the seat's budget is spent the process is ended."""
         self._talk.say({"usage": {"model": model, "input_tokens": input_tokens, "output_tokens": output_tokens}})
 
     def answered(self, chat_message: str) -> None:
