@@ -8,16 +8,15 @@ from collections.abc import Iterable
 from hashlib import sha256
 from struct import Struct
 
-_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+from crewlet.kit.uuids import uuid_of
+
 _LENGTH = Struct(">Q")
 
 
 def _name(*parts: str) -> str:
     texts = [part.encode() for part in parts]
     digest = sha256(b"".join([_LENGTH.pack(len(text)) + text for text in texts])).hexdigest()
-    # A UUID of version 8 and its variant, spelled by hand: `UUID` takes several times as long.
-    variant = _VARIANTS[digest[16]]
-    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
+    return uuid_of(digest, version=8)
 
 
 def work_key(handle: str, ledgered_ids: Iterable[str]) -> str:

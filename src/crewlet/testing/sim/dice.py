@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
+from crewlet.kit.uuids import in_groups
+
 T = TypeVar("T")
 
 
@@ -48,8 +50,7 @@ class SimEntropy:
         return f"{self._dice.bits(8 * nbytes):0{2 * nbytes}x}"
 
     def uuid(self) -> str:
-        digits = f"{self._dice.bits(128):032x}"
-        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        return in_groups(f"{self._dice.bits(128):032x}")
 
     def random(self) -> float:
         return self._dice.random()
