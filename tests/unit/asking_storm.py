@@ -19,6 +19,7 @@ from crewlet.ports.cells import BucketSpec, Cells, CellStore
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.tools import ToolAnswer
 from crewlet.testing.faults import Faults, FaultyCells
+from crewlet.testing.sim.dice import Dice, SimEntropy
 from crewlet.turns.questions import answering
 from crewlet.turns.turn import Runner, Turn, TurnBroke, TurnResult
 
@@ -173,7 +174,7 @@ async def storm(seed: int, *, seconds: float = STORM_S) -> None:
         AssertionError: it is not.
     """
     dice = random.Random(seed)
-    fleet = Stormy(SEATS, roles=frozenset({"seats", "workers"}))
+    fleet = Stormy(SEATS, roles=frozenset({"seats", "workers"}), entropy=SimEntropy(Dice(seed, "storm")))
     lossy: list[FaultyCells] = []
     fleet.store_of = lambda name: LossyStore(fleet.store, dice, lossy)
     fleet.channels = Channels(await fleet.store.open(CHANNELS_BUCKET))

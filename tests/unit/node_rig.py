@@ -14,6 +14,7 @@ from crewlet.node.assembly import Node
 from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.ports.cells import BucketSpec, Cells, CellStore, Unknown, WriteResult
 from crewlet.ports.deadline import NoDeadline
+from crewlet.ports.entropy import Entropy
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Mail
 from crewlet.ports.programs import Program, Programs, ProgramSpec
@@ -88,6 +89,7 @@ class Fleet:
         variables: the environment of every node.
         find_former: where epochs were counted before.
         stores: what every node is told of the broker's stores.
+        entropy: of every node.
     """
 
     seats: Sequence[str]
@@ -110,6 +112,7 @@ class Fleet:
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     find_former: Callable[[BucketSpec], Awaitable[Cells | None]] | None = None
     stores: Stores | None = None
+    entropy: Entropy = field(default_factory=SystemEntropy)
 
     def __post_init__(self) -> None:
         self.store = LocalCells(self.clock)
@@ -151,7 +154,7 @@ class Fleet:
             programs=NoPrograms(),
             signals=self.signals,
             clock=self.clock,
-            entropy=SystemEntropy(),
+            entropy=self.entropy,
             deadline=NoDeadline(),
             leases_can_lapse=True,
             tool_servers=self.tool_servers,

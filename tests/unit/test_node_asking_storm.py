@@ -53,7 +53,7 @@ def _a_closed_question_runs_a_turn(patch: Patch) -> None:
     patch.setattr(crewlet.turns.dispatch, "closed_questions", none_closed)
 
 
-@plant("has two answers|^Channel")  # no two storms are alike: either may be seen first
+@plant("has two answers|^Channel")  # either may be seen first
 def _a_closed_channel_takes_another_answer(patch: Patch) -> None:
     async def answer(self: Any, channel_id: str, *, by: str, text: str, work: str, admit: Any = None) -> Channel:
         found = await self.find(channel_id)
