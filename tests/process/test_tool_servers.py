@@ -107,7 +107,8 @@ async def test_a_server_that_dies_in_a_call_is_started_again_and_says_so() -> No
         async with started_program(_raw("dies", env={"SECRET": SECRET}), first_pause_s=0.2) as server:
             for _ in range(2):
                 with pytest.raises(
-                    ToolUnavailable, match=r"it exited with code 5; it said: ready dying with \[redacted\]"
+                    ToolUnavailable,
+                    match=r"it exited with code 5; it said: dying with \[redacted\] .before that: ready",
                 ):
                     await server.call("raw__t", {}, meta={})
                 await until(lambda: server.trouble is not None)

@@ -46,6 +46,10 @@ def test_a_program_that_is_silent_runs_into_its_virtual_time_limit(
     ("script", "why"),
     [
         (f"{START} echo oh no >&2; exit 3", "program_failed: it exited with code 3; it said: oh no"),
+        (
+            f"{START} printf 'Traceback\\n  x()\\nError: no\\n' >&2; exit 1",
+            "said: Error: no (before that: Traceback x())",
+        ),
         (f"{START} exit 0", "program_without_outcome: it exited without an outcome"),
         (f"{START} echo nonsense", "program_bad_line"),
         ("exit 0", "program_without_outcome: it exited without an outcome"),

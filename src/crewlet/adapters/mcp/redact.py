@@ -46,7 +46,7 @@ class Redaction:
         if is_cut:
             text = text[self._cut_at(text) :]
         text = self(text)
-        return lines.one_line(text, len(text))[-SHOWN_CHARS:]
+        return lines.last_words(text)[:SHOWN_CHARS]
 
     def _cut_at(self, text: str) -> int:
         """Past whatever the beginning could be the rest of."""

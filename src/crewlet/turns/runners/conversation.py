@@ -10,6 +10,7 @@ from typing import Any, Literal, assert_never
 
 import structlog
 
+from crewlet.kit.lines import last_words
 from crewlet.kit.supervise import see_through
 from crewlet.mail.outbox import UnknownSeat
 from crewlet.ports.clock import Clock
@@ -120,7 +121,7 @@ class Conversation:
 
     def broke(self, kind: Breakage, detail: str, program: Program) -> ProgramBroke:
         """The breakage, with the last of what the program wrote to standard error in this turn."""
-        tail = program.error_tail(self._error_bytes).strip()[-_TAIL_CHARS:]
+        tail = last_words(program.error_tail(self._error_bytes)[-_TAIL_CHARS:])
         return ProgramBroke(kind, f"{detail}; it said: {tail}" if tail else detail)
 
     def _show(self, text: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
+from crewlet.kit.lines import last_words
 from crewlet.kit.supervise import Tasks
 from crewlet.ports.clock import Clock
 from crewlet.ports.errors import Fenced
@@ -195,5 +196,5 @@ class SeatWorker:
 
 
 def _said(program: Program) -> str:
-    tail = program.error_tail().strip()[-_TAIL_CHARS:]
+    tail = last_words(program.error_tail()[-_TAIL_CHARS:])
     return f"; it said: {tail}" if tail else ""
