@@ -382,6 +382,19 @@ class TestWithoutANode:
         assert capsys.readouterr().err == "crewlet: No node answers at http://127.0.0.1:1 (Connection refused).\n"
 
     @pytest.mark.parametrize(
+        "url", ["http://ada:sesame@127.0.0.1:1", "http://127.0.0.1:1/?token=sesame", "ftp://:sesame@x", "h:1#sesame"]
+    )
+    def test_a_secret_in_an_address_is_refused_and_not_repeated(
+        self, command: list[str], url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert main([*command, "--url", url]) == 78
+        monkeypatch.setenv("CREWLET_URL", url)
+        assert main(command) == 78
+        told = capsys.readouterr()
+        assert "sesame" not in told.out + told.err
+        assert "a user, password or query is no part of a node's address" in told.err
+
+    @pytest.mark.parametrize(
         "url", ["ftp://x", "http://exa mple:80", "http://a\nb", "http://\udcff", f"http://{'x' * 70}", "http://a/ä"]
     )
     def test_what_is_no_address_is_78(self, command: list[str], url: str, capsys: Capture) -> None:

@@ -217,6 +217,13 @@ def _token_of_environment() -> str | None:
 
 
 def _checked(url: str) -> str:
+    if any(mark in url for mark in "@?#"):
+        # It may be a secret, so it is not quoted.
+        raise ConfigRefused(
+            "a user, password or query is no part of a node's address",
+            where="--url",
+            remedy=f"write http://host:port, and set {TOKEN_ENV} where the node wants a token",
+        )
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
