@@ -26,6 +26,7 @@ from crewlet.mail.replays import REPLAYS_BUCKET, Replays
 from crewlet.node.budgetdesk import BudgetDesk
 from crewlet.node.bundle import NodeConfig, Ports
 from crewlet.node.commands import Commands
+from crewlet.node.coordination import Coordination
 from crewlet.node.documented import caps_of, zone_of
 from crewlet.node.duties import CompanyWork, open_company_work
 from crewlet.node.fleet import FleetReader
@@ -42,14 +43,10 @@ from crewlet.node.status import FleetSnapshot, HealthSnapshot
 from crewlet.node.storecheck import StoreCheck
 from crewlet.node.toolservers import SeatTools
 from crewlet.node.troubles import Troubles, TroublesSnapshot, told
-from crewlet.ports.cells import Cells
 from crewlet.ports.errors import CrewletError, Unavailable
 from crewlet.ports.signals import Forget
 from crewlet.ports.term import Term
-from crewlet.seats.formerepochs import note_epoch, take_over
-from crewlet.seats.formerleases import sharing, wait_until_free
 from crewlet.seats.host import HostConfig, SeatHost
-from crewlet.seats.keeper import KEEPER_BUCKET, KeeperMark, wait_until_nobody_keeps
 from crewlet.seats.lease import NODE
 from crewlet.seats.leases import EPOCHS_BUCKET, LeaseStore, leases_bucket
 from crewlet.turns.budgetgate import BudgetGate
@@ -87,14 +84,10 @@ class Node:
         self._is_started = False
         self._is_draining = False
         self._is_closing = False
-        self._own_epochs: Cells | None = None
-        self._stores = StoreCheck(ports.stores, ports.clock, ports.is_linked, self._on_reset)
-        self._mark: KeeperMark | None = None
-        self._keepers: Cells | None = None
-        self.contested: Latch[ConfigRefused] = Latch()
-        """Set, with what a person is to be told, when another node runs seats beside this one's own leases."""
         self._finishing_mailboxes: asyncio.Task[None] | None = None
         self._tasks = Tasks("node")
+        self._coordination = Coordination(config, ports, self._tasks)
+        self._stores = StoreCheck(ports.stores, ports.clock, ports.is_linked, self._coordination.on_reset)
         self._freed_news = FreedNews(ports.signals)
         self._forget_news: Forget | None = None
         self._troubles = Troubles(ports.signals, config.node_id, self._own_troubles)
@@ -105,20 +98,13 @@ class Node:
         """Open the stores and the mail; nothing is claimed yet, and questions can be answered from here on.
 
         Raises:
+            ConfigRefused: nodes of another kind of coordination run the company's seats.
             Unavailable: the broker did not answer within its bring-up budget.
         """
         ports, config = self._ports, self._config
         leases = await ports.lease_cells.open(leases_bucket(config.lease_ttl_s))
         epochs = await ports.lease_cells.open(EPOCHS_BUCKET)
-        await self._keep_to_one_kind()
-        try:
-            await self._take_over_epochs(epochs)
-        except ConfigRefused:
-            if self._mark is not None:
-                await self._mark.end()
-            raise
-        if self._mark is not None:
-            self._tasks.start(self._watch_mark(self._mark), "mark of local leases")
+        await self._coordination.begin(epochs)
         self.leases = LeaseStore(
             leases, epochs, clock=ports.clock, entropy=ports.entropy, protocol=config.lease_protocol
         )
@@ -181,7 +167,7 @@ class Node:
             ),
             journal=self._journal,
             clock=ports.clock,
-            note_epoch=self._note_epoch,
+            note_epoch=self._coordination.note,
         )
         self.host = SeatHost(
             HostConfig(
@@ -216,57 +202,10 @@ class Node:
             registry=work.registry,
         )
 
-    async def _keep_to_one_kind(self) -> None:
-        """Nobody shares leases on a broker whose node keeps its own, nor the other way round."""
-        ports, config = self._ports, self._config
-        if not ports.may_meet_other_kind:
-            return
-        marks = await ports.cells.open(KEEPER_BUCKET)
-        if ports.leases_can_lapse:
-            self._keepers = marks
-            await wait_until_nobody_keeps(marks, ports.clock)
-            return
-        mark = KeeperMark(marks, config.owner, ports.clock, self._sharing)
-        await mark.write()
-        self._mark = mark
-
-    async def _sharing(self) -> list[str]:
-        """Who holds leases on this node's broker, where this one keeps its own."""
-        return [] if (shared := await self._former_leases()) is None else await sharing(shared)
-
-    async def _former_leases(self) -> LeaseStore | None:
-        if (find := self._ports.find_former) is None:
-            return None
-        leases, epochs = await find(leases_bucket(self._config.lease_ttl_s)), await find(EPOCHS_BUCKET)
-        if leases is None or epochs is None:
-            return None
-        return LeaseStore(leases, epochs, clock=self._ports.clock, entropy=self._ports.entropy)
-
-    async def _watch_mark(self, mark: KeeperMark) -> None:
-        self.contested.set(await mark.contested())
-
-    async def _take_over_epochs(self, epochs: Cells) -> None:
-        """Go on from the epochs of the other kind of coordination, once nobody holds leases by it."""
-        ports = self._ports
-        if ports.find_former is None or (former := await ports.find_former(EPOCHS_BUCKET)) is None:
-            return
-        if ports.leases_can_lapse:
-            self._own_epochs = former
-        elif shared := await self._former_leases():
-            await wait_until_free(shared, ports.clock)
-            if self._mark is not None:
-                # It may have aged out meanwhile, so that somebody came in.
-                await self._mark.write()
-                await wait_until_free(shared, ports.clock)
-        await take_over(former, epochs)
-
-    def _note_epoch(self, term: Term) -> None:
-        if self._own_epochs is not None:
-            self._tasks.start(note_epoch(self._own_epochs, term), f"{term.resource}: its epoch")
-
-    async def _on_reset(self, store: str) -> None:
-        if store == EPOCHS_BUCKET.name and (own := self._own_epochs) is not None:
-            await take_over(own, await self._ports.lease_cells.open(EPOCHS_BUCKET))
+    @property
+    def contested(self) -> Latch[ConfigRefused]:
+        """Set, with what a person is to be told, when another node runs seats beside this one's own leases."""
+        return self._coordination.contested
 
     def company(self) -> Company:
         """The document in force."""
@@ -300,8 +239,7 @@ class Node:
         self._tasks.start(self._stores.run(), "stores")
         self._forget_news = await self._freed_news.listen(self.host.hear_freed)
         self._forget_questions = (await self._troubles.serve(), await self._seat_work.serve())
-        if self._keepers is not None:
-            await wait_until_nobody_keeps(self._keepers, self._ports.clock)
+        await self._coordination.recheck()
         await self.host.start()
         self._duties.start()
         self._is_started = True
@@ -350,8 +288,7 @@ class Node:
         await self._budget_gate.stop()
         await self._events.stop()
         await self.leases.stop()
-        if self._mark is not None:
-            await self._mark.end()
+        await self._coordination.end()
         await self._ports.close_mail()
         _log.info("engine_stopped", node=self._config.node_id)
 
