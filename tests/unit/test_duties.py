@@ -1,6 +1,8 @@
 """The frame of singleton duties, in virtual time over leases that can fail."""
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -15,7 +17,7 @@ from crewlet.seats.dutyleases import DUTIES_BUCKET, DutyLeases
 from crewlet.seats.lease import ClaimResult
 from crewlet.seats.leases import EPOCHS_BUCKET
 from crewlet.testing.faults import Fault, Faults, FaultyCells
-from crewlet.testing.virtual import VirtualClock, in_virtual_time, settle
+from crewlet.testing.virtual import VirtualClock, in_virtual_time, run, settle
 
 EVERY_S, TTL_S = 100.0, 300.0
 
@@ -164,6 +166,20 @@ async def test_a_last_tick_that_does_not_end_is_cut_short_and_the_duty_given_bac
     assert fleet.clock.elapsed() == pytest.approx(LAST_TICK_S)
     assert [line["event"] for line in logs] == ["duty_ticks_cut_short", "duty_tick_failed", "duty_released"]
     assert await fleet.leases().get("sweep") is None
+
+
+def test_a_process_that_ends_at_any_moment_of_a_tick_leaves_nothing_that_was_never_begun() -> None:
+    async def ends_after(turns: int) -> None:
+        fleet = await Fleet().open()
+        fleet.node("a").start()
+        await settle(turns)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for turns in range(20):
+            run(ends_after(turns))
+        gc.collect()
+    assert [str(each.message) for each in warned] == []
 
 
 @pytest.mark.proves("TB-04")

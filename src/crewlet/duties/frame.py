@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 import structlog
 
@@ -30,7 +30,6 @@ CLAIM_S = 10.0
 
 _STOPPING = "this node is stopping"
 
-T = TypeVar("T")
 
 Outcome = Literal["done", "failed", "held", "unclaimed"]
 
@@ -241,7 +240,7 @@ class Duties:
             return None
         watched.was_claimed = True
         try:
-            claim = _awaited(self._leases.claim(duty.name, self._owner, ttl_s=duty.ttl_s))
+            claim = self._leases.claim(duty.name, self._owner, ttl_s=duty.ttl_s)
             answer = await self._tasks.within(claim, self._claim_s, self._clock.sleep, f"{duty.name}: claim")
         except Exception as error:  # noqa: BLE001 -- whatever is wrong with the claim, it is not a grant
             _log.warning("duty_claim_failed", duty=duty.name, error=str(error) or type(error).__name__)
@@ -264,8 +263,7 @@ class Duties:
 
         turned()
         try:
-            work = _awaited(duty.work(turned))
-            done = await self._tasks.within(work, at_most_s, self._clock.sleep, f"{duty.name}: tick")
+            done = await self._tasks.within(_one(duty, turned), at_most_s, self._clock.sleep, f"{duty.name}: tick")
         except (CrewletError, TimeoutError) as error:
             problem = _STOPPING if self._is_stopping and isinstance(error, TimeoutError) else str(error)
             _log.warning("duty_tick_failed", duty=duty.name, error=problem)
@@ -308,5 +306,5 @@ class Duties:
             _log.warning("duty_not_released", duty=duty.name, error=str(error))
 
 
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
+async def _one(duty: Duty, turned: Turned) -> str:
+    return await duty.work(turned)
