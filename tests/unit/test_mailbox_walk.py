@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from mailbox_rig import ALL_THREE, Office, absent_for, die_half_way, post
+from mailbox_rig import ALL_THREE, TTL_S, Office, absent_for, die_half_way, post, refusing
 from structlog.testing import capture_logs
 
 from crewlet.mail import topics
@@ -40,6 +40,46 @@ async def test_a_registration_that_fails_does_not_keep_the_mailbox_from_being_ma
     assert await office.mailboxes.ensure(["cfo"]) == 3
     office.cells.heal()
     assert (await office.sweep()).registered == ["boss", "ceo"]
+
+
+@pytest.mark.proves("SU-04")
+@in_virtual_time
+async def test_a_store_and_a_broker_that_are_away_are_told_of_once_a_ttl_however_often_they_are_asked() -> None:
+    office = await Office("boss", "ceo").open()
+    office.cells.cut()
+    office.before = refusing("list_subscriptions", "ensure_subscription")
+    with capture_logs() as logs:
+        making = asyncio.create_task(office.mailboxes.ensure_until_made(["boss", "ceo"]))
+        await asyncio.sleep(TTL_S - 1)
+        assert logs == []
+        await asyncio.sleep(2 * TTL_S)
+        assert [line["event"] for line in logs] == ["seat_mailboxes_not_made"] * 2
+        logs.clear()
+        office.before = refusing("list_subscriptions")
+        assert await making == 6
+    unregistered = [line["seat"] for line in logs if line["event"] == "seat_mailbox_unregistered"]
+    assert sorted(unregistered) == ["boss", "ceo"]
+    assert {line["event"] for line in logs} == {
+        "seat_mailbox_unregistered",
+        "seat_mailbox_registry_unavailable",
+        "seat_mailboxes_unlisted",
+    }
+
+
+@pytest.mark.proves("SU-04")
+@in_virtual_time
+async def test_a_registration_that_is_undecided_beside_a_mailbox_that_cannot_be_made_is_told_when_it_is_made() -> None:
+    office = await Office("boss", "ceo").open()
+    for _ in range(4):
+        office.cells.next("create", Fault.LOST)
+    office.before = refusing("ensure_subscription")
+    with capture_logs() as logs:
+        making = asyncio.create_task(office.mailboxes.ensure_until_made(["ceo"]))
+        await asyncio.sleep(1)
+        assert logs == []
+        office.before = None
+        assert await making == 3
+    assert [line["event"] for line in logs] == ["seat_mailbox_unregistered"]
 
 
 @pytest.mark.proves("SU-05")

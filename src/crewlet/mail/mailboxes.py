@@ -25,8 +25,12 @@ _SIDE_BY_SIDE = 32
 _ROUNDS = 16
 
 
+class _Unregistered(Unavailable):
+    """A seat has no record, as far as is known."""
+
+
 class Mailboxes:
-    """Makes mailboxes, and says so when it cannot.
+    """Makes mailboxes. What is in the way of a try that came to nothing is told once it has been so for some time.
 
     Args:
         registry: None where none could be had: mailboxes are made all the same.
@@ -48,8 +52,9 @@ class Mailboxes:
                 further call makes the rest.
         """
         handles = list(dict.fromkeys(handles))
-        register = await self._register_now()
-        present = await self._present()
+        unread: dict[str, str] = {}
+        register = await self._register_now(unread)
+        present = await self._present(unread)
         gate = asyncio.Semaphore(_SIDE_BY_SIDE)
 
         async def one(handle: str, missing: list[Subscription]) -> int:
@@ -68,6 +73,8 @@ class Mailboxes:
                 raise failure
         if failures:
             raise Unavailable(f"{len(failures)} of {len(handles)} mailboxes could not be made: {failures[0]}")
+        for event, error in unread.items():
+            _log.warning(event, error=error)
         return sum(answer for answer in answers if not isinstance(answer, BaseException))
 
     async def ensure_until_made(self, handles: Iterable[str]) -> int:
@@ -93,22 +100,26 @@ class Mailboxes:
         """
         return sum([await self._mail.ensure_subscription(subscription) for subscription in topics.mailbox(handle)])
 
-    async def _present(self) -> frozenset[Subscription]:
-        """What is there, as far as it can be listed: a listing spares one question a subscription, and nothing else."""
+    async def _present(self, unread: dict[str, str]) -> frozenset[Subscription]:
+        """What is there, as far as it can be listed: a listing spares one question a subscription, and nothing else.
+
+        Args:
+            unread: is told why not, by the event that says so.
+        """
         try:
             return frozenset(await self._mail.list_subscriptions(topics.ALL_MAILBOXES))
         except Unavailable as error:
-            _log.warning("seat_mailboxes_unlisted", error=str(error))
+            unread["seat_mailboxes_unlisted"] = str(error)
             return frozenset()
 
-    async def _register_now(self) -> Register | None:
-        """The registry's content, or None when it cannot be had."""
+    async def _register_now(self, unread: dict[str, str]) -> Register | None:
+        """The registry's content, or None when it cannot be had. `unread`: as above."""
         if self._registry is None:
             return None
         try:
             return await self._registry.list()
         except Unavailable as error:
-            _log.warning("seat_mailbox_registry_unavailable", error=str(error))
+            unread["seat_mailbox_registry_unavailable"] = str(error)
             return None
 
     async def _make(self, handle: str, missing: list[Subscription], register: Register | None) -> int:
@@ -117,12 +128,16 @@ class Mailboxes:
         What the broker listed is old where the record tells of an absence: every subscription is asked for then.
         """
         if self._registry is None or register is None or _is_settled(handle, register):
+            made = sum([await self._mail.ensure_subscription(subscription) for subscription in missing])
             if self._registry is not None and register is None:
                 _log.warning("seat_mailbox_unregistered", seat=handle, error="the registry does not answer")
-            return sum([await self._mail.ensure_subscription(subscription) for subscription in missing])
+            return made
         doubt = await self._settle(handle, register.records.get(handle), self._registry)
         made = await self.restore(handle)
-        if doubt is not None:
+        if isinstance(doubt, _Unregistered):
+            # The next sweep registers it; a seat without a mailbox would be worse.
+            _log.warning("seat_mailbox_unregistered", seat=handle, error=str(doubt))
+        elif doubt is not None:
             raise doubt
         return made
 
@@ -130,7 +145,8 @@ class Mailboxes:
         """Bring a seat's record to say that the seat is in the company.
 
         Returns:
-            None, or why it may still say otherwise: the mailbox is made all the same, and all of it tried again.
+            None, or why it may still say otherwise: the mailbox is made all the same, and, but for a seat without a
+            record, all of it tried again.
 
         Raises:
             Unavailable: the mailbox is being retired, as far as is known. It is not made meanwhile.
@@ -158,9 +174,7 @@ class Mailboxes:
             raise Unavailable(f"the mailbox record of {handle} was overtaken {_ROUNDS} times")
         except Unavailable as error:
             if record is None:
-                # The next sweep registers it; a seat without a mailbox would be worse.
-                _log.warning("seat_mailbox_unregistered", seat=handle, error=str(error))
-                return None
+                return _Unregistered(str(error))
             if record.retiring_since is not None:
                 raise
             return error
