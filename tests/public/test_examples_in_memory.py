@@ -111,7 +111,7 @@ def test_the_news_desk_writes_its_headline(news_desk: InMemoryCompany) -> None:
     assert news_desk.spent(None) == 45
 
 
-@pytest.mark.proves("HO-07")
+@pytest.mark.proves("FE-06")
 def test_a_reader_that_lost_its_seat_while_it_thought_sends_its_points_once(news_desk: InMemoryCompany) -> None:
     news_desk.lose_lease_at("reader", round=1)
     mail = news_desk.send("reader", "The new bridge opens on Monday …")

@@ -161,7 +161,7 @@ def test_a_restart_hands_the_seat_back_and_takes_it_again(shop: Shop) -> None:
 # The fence
 
 
-@pytest.mark.proves("HO-07")
+@pytest.mark.proves("FE-06")
 def test_an_agent_whose_lease_is_lost_while_its_model_answers_calls_no_tool(shop: Shop) -> None:
     company = shop(IDLE)
     charged = bank_of(company)

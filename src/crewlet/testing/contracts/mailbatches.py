@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from crewlet.ports.mail import Ack, BatchOptions, Defer, Delivery, Nak, Outcome, Subscription
 from crewlet.testing.contracts.mailworld import (
+    LONG_S,
     Desk,
     MakeWorld,
     key,
@@ -158,7 +159,8 @@ async def mail_that_always_fails_takes_nothing_of_its_conversation_along(make: M
 
 
 async def a_stop_or_pause_during_the_linger_delivers_nothing(make: MakeWorld) -> None:
-    async with make() as world:
+    # The window is longer than any wait: what comes after the stop was given back.
+    async with make(ack_window_s=LONG_S) as world:
         one, two = await world.client(), await world.client()
         inbox = Subscription(world.topic("inbox"), "g")
         await one.ensure_subscription(inbox)
@@ -209,6 +211,17 @@ async def a_batch_has_its_bounds(make: MakeWorld) -> None:
             await attachment.detach()
             attachment = await mail.attach(inbox, desk, good_until=math.inf, holds=["a"])
             attachment.reconfigure(options)
+            await send(mail, inbox.topic, *ids)
+            attachment.unhold("a")
+            await until(world, lambda ids=ids: len(desk.ids) == len(ids))
+            assert desk.calls == calls
+
+        # One that runs takes what it is told at its next cycle.
+        for most, ids, calls in ((1, ["12", "13"], [["12"], ["13"]]), (2, ["14", "15"], [["14", "15"]])):
+            desk.calls.clear()
+            attachment.hold("a")
+            await until_backlog(world, mail, inbox, lambda backlog: (backlog.in_hand, backlog.open_pulls) == (0, 0))
+            attachment.reconfigure(BatchOptions(max_messages=most, partition_key=one_key))
             await send(mail, inbox.topic, *ids)
             attachment.unhold("a")
             await until(world, lambda ids=ids: len(desk.ids) == len(ids))

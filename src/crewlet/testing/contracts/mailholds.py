@@ -69,8 +69,9 @@ async def every_hold_must_go(make: MakeWorld) -> None:
         await quiet(world)
         assert desk.ids == [] and list(attachment.holds) == ["b"]
         attachment.unhold("b")
-        attachment.unhold("b")
         await until(world, lambda: desk.ids == ["e1"])
+        attachment.unhold("b")
+        assert list(attachment.holds) == []
 
 
 async def a_hold_taken_before_the_attach_stops_the_first_delivery(make: MakeWorld) -> None:
@@ -124,12 +125,15 @@ async def a_hold_gates_its_own_attachment_only(make: MakeWorld) -> None:
         inbox = Subscription(world.topic("inbox"), "g")
         other_group = Subscription(inbox.topic, "h")
         held, peer, other = Desk(), Desk(), Desk()
-        await one.attach(inbox, held, good_until=math.inf, holds=["a"])
+        gated = await one.attach(inbox, held, good_until=math.inf, holds=["a"])
         await two.attach(inbox, peer, good_until=math.inf)
-        await one.attach(other_group, other, good_until=math.inf)
+        beside = await one.attach(other_group, other, good_until=math.inf)
         await send(one, inbox.topic, "e1", "e2")
         await until(world, lambda: peer.ids == ["e1", "e2"] and other.ids == ["e1", "e2"])
         assert held.ids == []
+        beside.hold("a")
+        gated.unhold("a")
+        assert (list(gated.holds), list(beside.holds)) == ([], ["a"])
 
 
 async def a_hold_goes_with_the_seat_to_its_next_node(make: MakeWorld) -> None:

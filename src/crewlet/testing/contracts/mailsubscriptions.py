@@ -101,6 +101,14 @@ async def mail_to_nobody_is_refused_and_does_not_burn_its_id(make: MakeWorld) ->
         published = await mail.publish(inbox.topic, b"x", message_id="e1")
         assert not published.is_duplicate
         assert await world.kept(inbox.topic) == 1
+        notices = Subscription(f"crewlet.notifications.{inbox.topic.split('.')[2]}", "g")
+        await raises(mail.publish(notices.topic, b"x", message_id="e1"), NoMailbox)
+        assert await world.kept(notices.topic) == 0
+        await mail.ensure_subscription(notices)
+        published = await mail.publish(notices.topic, b"x", message_id="e1")
+        assert not published.is_duplicate
+        assert await world.kept(notices.topic) == 1
+        await mail.delete_subscription(notices)
 
 
 async def the_same_id_is_kept_once_a_topic(make: MakeWorld) -> None:
