@@ -64,6 +64,12 @@ class TestLocalSignals(SignalsContract):
     def world(self) -> LocalWorld:
         return LocalWorld()
 
+    @pytest.mark.proves("QU-07")
+    async def test_every_verb_of_what_was_stopped_says_not_live(self) -> None:
+        signals = LocalSignals()
+        await signals.stop()
+        await _says_not_live(signals)
+
 
 @pytest.mark.real
 class TestNatsSignals(SignalsContract):
@@ -153,13 +159,11 @@ class TestNatsSignals(SignalsContract):
             assert not found.get("streams")
         await mail.stop()
 
-    async def test_what_was_stopped_says_so(self, world: NatsWorld) -> None:
-        a = await world.signals()
+    @pytest.mark.proves("QU-07")
+    async def test_every_verb_of_what_was_stopped_says_not_live(self, world: NatsWorld) -> None:
+        a, b = await world.signals(), await world.signals()
         await a.stop()
-        with pytest.raises(NotLive):
-            a.broadcast(fresh("news"), b"")
-        with pytest.raises(NotLive):
-            await a.serve(fresh("status"), _echo)
+        await _says_not_live(a, b)
 
 
 @pytest.mark.real
@@ -169,6 +173,23 @@ class TestNatsSignalsOfThreeMembers(SignalsContract):
     async def world(self, cluster: Cluster) -> AsyncGenerator[NatsWorld]:
         async with AsyncExitStack() as stack:
             yield NatsWorld(cluster.urls, stack)
+
+
+async def _says_not_live(stopped: Signals, beside: Signals | None = None) -> None:
+    news, status = fresh("news"), fresh("status")
+    heard: list[bytes] = []
+    with pytest.raises(NotLive):
+        stopped.broadcast(news, b"")
+    with pytest.raises(NotLive):
+        await stopped.listen(news, heard.append)
+    with pytest.raises(NotLive):
+        await stopped.ask(status, b"", timeout_s=0.1)
+    with pytest.raises(NotLive):
+        await stopped.serve(status, _echo)
+    if beside is not None:
+        beside.broadcast(news, b"")
+        assert await beside.ask(status, b"", timeout_s=0.3) == ()
+    assert heard == []
 
 
 async def _echo(data: bytes) -> bytes:

@@ -73,6 +73,7 @@ async def test_a_ledger_that_cannot_be_read_or_written_lets_the_turn_run_and_the
     desk = await Desk().open(cast("Cells", BrokenCells()))
     assert await desk.handle_mail(*mails("a")) == Ack()
     assert desk.ran == [["a"]]
+    assert "dispatch_panicked" not in desk.events(), "what cannot be written is no error to the turn"
 
 
 @pytest.mark.proves("LG-04")

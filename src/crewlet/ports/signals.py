@@ -27,7 +27,7 @@ repeated. Answers that are being made are not waited for."""
 class Signals(Protocol):
     """Every process of the company that is connected at that moment. A name is tokens between dots, without wildcards.
 
-    Every verb raises Misuse for a name that is none, or for more than MAX_SIGNAL_BYTES.
+    Every verb raises Misuse for a name that is none or for more than MAX_SIGNAL_BYTES, and NotLive after the stop.
     """
 
     def broadcast(self, name: str, data: bytes) -> None:

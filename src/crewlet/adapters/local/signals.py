@@ -7,6 +7,7 @@ from typing import TypeVar
 import structlog
 
 from crewlet.kit.supervise import Tasks
+from crewlet.ports.errors import NotLive
 from crewlet.ports.signals import (
     MAX_SIGNAL_BYTES,
     Answer,
@@ -29,18 +30,22 @@ class LocalSignals(Signals):
         self._hearers: dict[str, dict[object, Hear]] = {}
         self._answerers: dict[str, dict[object, Answer]] = {}
         self._tasks = Tasks("signals")
+        self._is_stopped = False
 
     def broadcast(self, name: str, data: bytes) -> None:
+        self._require_live()
         check_signal(name, data)
         loop = asyncio.get_running_loop()
         for key in self._hearers.get(name, {}):
             loop.call_soon(self._tell, name, key, data)
 
     async def listen(self, name: str, hear: Hear) -> Forget:
+        self._require_live()
         check_signal(name)
         return _entered(self._hearers, name, hear)
 
     async def ask(self, name: str, data: bytes, *, timeout_s: float, enough: int = 1) -> Sequence[bytes]:
+        self._require_live()
         check_signal(name, data)
         check_enough(enough)
         answers: list[bytes] = []
@@ -69,14 +74,20 @@ class LocalSignals(Signals):
         return tuple(answers[:enough])
 
     async def serve(self, name: str, answer: Answer) -> Forget:
+        self._require_live()
         check_signal(name)
         return _entered(self._answerers, name, answer)
 
     async def stop(self) -> None:
-        """End the answers that are being made."""
+        """Hear and answer nothing more, and end the answers that are being made. Harmless when repeated."""
+        self._is_stopped = True
         self._hearers.clear()
         self._answerers.clear()
         await self._tasks.stop()
+
+    def _require_live(self) -> None:
+        if self._is_stopped:
+            raise NotLive("the signals were stopped")
 
     def _tell(self, name: str, key: object, data: bytes) -> None:
         hear = self._hearers.get(name, {}).get(key)
