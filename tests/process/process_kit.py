@@ -35,7 +35,7 @@ def children() -> set[int]:
     return {seen.pid for seen in everybody if seen is not None and seen.ppid == os.getpid()}
 
 
-async def until(is_so: Callable[[], bool], *, within_s: float = 30.0) -> None:
+async def until(is_so: Callable[[], bool], *, within_s: float = 60.0) -> None:
     give_up_at = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() > give_up_at:

@@ -65,7 +65,7 @@ def linger():
 """
 
 
-def eventually(holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+def eventually(holds: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -121,7 +121,7 @@ class Up:
         return int(found[1]), int(found[0])
 
     def exit_code(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def marked(self) -> list[int]:
         """Live processes that came of it."""

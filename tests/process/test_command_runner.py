@@ -21,11 +21,13 @@ from crewlet.ports.term import Term
 from crewlet.ports.tools import ToolAnswer, ToolInfo
 from crewlet.seats.fence import SeatFence
 from crewlet.turns.guards import GuardBreached
-from crewlet.turns.runners import CommandTurns, ProgramBroke, minimal_env
+from crewlet.turns.runners import CommandTurns, ProgramBroke, conversation, minimal_env
 from crewlet.turns.runners.conversation import MOST_ROUNDS
 from crewlet.turns.turn import AgentNotReady, OutgoingMail, RoundUsage, Turn, TurnResult
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+
+PROGRESS_EVERY_S = conversation._PROGRESS_EVERY_S  # pyright: ignore[reportPrivateUsage]
 
 
 class _Bench:
@@ -116,7 +118,9 @@ class _Bench:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[_Bench]:
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Bench]:
+    """Everything that its programs say is shown, also what comes on the heels of something else."""
+    monkeypatch.setattr(conversation, "_PROGRESS_EVERY_S", 0.0)
     before = children()
     made = _Bench()
     yield made
@@ -330,10 +334,12 @@ async def test_the_fence_is_checked_before_a_program_starts(bench: _Bench, tmp_p
     assert not (tmp_path / "started").exists()
 
 
-async def test_the_fence_is_checked_before_each_send(bench: _Bench) -> None:
-    turn = asyncio.create_task(bench.run("echo", "sleep:0.2", "send:bob", "outcome:delivered"))
+async def test_the_fence_is_checked_before_each_send(bench: _Bench, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    turn = asyncio.create_task(bench.run("echo", f"until:{go}", "send:bob", "outcome:delivered"))
     await until(lambda: bool(bench.shown))
     bench.fence.close("lease_lost")
+    go.touch()
     with pytest.raises(Fenced):
         await turn
     assert bench.sent == []
@@ -359,11 +365,13 @@ async def test_a_call_of_a_seat_without_tools_is_answered_with_an_error(bench: _
 
 @pytest.mark.parametrize("request_", ['{"call": {"tool": "add"}}', '{"check": {}}'])
 async def test_a_program_that_asks_after_the_seat_is_lost_is_ended_without_an_answer(
-    bench: _Bench, request_: str
+    bench: _Bench, tmp_path: Path, request_: str
 ) -> None:
-    turn = asyncio.create_task(bench.run("echo", "sleep:0.2", f"ask:{request_}", "outcome:delivered"))
+    go = tmp_path / "go"
+    turn = asyncio.create_task(bench.run("echo", f"until:{go}", f"ask:{request_}", "outcome:delivered"))
     await until(lambda: bool(bench.shown))
     bench.fence.close("lease_lost")
+    go.touch()
     with pytest.raises(Fenced):
         await turn
     assert bench.called == []
@@ -398,7 +406,8 @@ async def test_what_a_program_says_it_answered_in_its_thread_is_passed_on(bench:
         await bench.run('say:{"answered": ""}')
 
 
-async def test_a_flood_of_progress_is_thinned_out_for_people(bench: _Bench) -> None:
+async def test_a_flood_of_progress_is_thinned_out_for_people(bench: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_PROGRESS_EVERY_S", PROGRESS_EVERY_S)
     flood = """read start; i=0; while [ $i -lt 500 ]; do echo '{"progress":"p"}'; i=$((i+1)); done"""
     script = flood + """; echo '{"outcome":"no_action"}'"""
     assert await bench.run(command=("sh", "-c", script)) == TurnResult("no_action")

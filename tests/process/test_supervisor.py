@@ -94,12 +94,12 @@ if is_first:
     until = boottime() + 1.5
     page.good_until(until)
     tell("until", until)
+    os.kill(os.getpid(), signal.SIGSTOP)
 time.sleep(600)
 """
     )
     until = float(up.told("until"))
     first = up.node()
-    os.kill(first, signal.SIGSTOP)
     eventually(lambda: not is_running(first), "the frozen node is dead")
     assert boottime() >= until - 0.05
     assert up.told("strangers") == "[]"
@@ -111,7 +111,7 @@ def test_the_newest_instant_wins(start: Start) -> None:
     up = start(
         """
 if is_first:
-    until = boottime() + 1.5
+    until = boottime() + 5.0  # a busy machine may take a while for two lines
     page.good_until(until)
     page.good_until(until + 600)
     while boottime() < until + 0.3:
@@ -129,7 +129,7 @@ time.sleep(600)
 def test_a_node_with_nothing_at_stake_has_no_deadline(start: Start) -> None:
     up = start(
         """
-until = boottime() + 0.5
+until = boottime() + 5.0  # a busy machine may take a while for two lines
 page.good_until(until)
 page.good_until(None)
 while boottime() < until + 0.7:
@@ -201,7 +201,7 @@ url = os.environ["CREWLET_BROKER_URL"]
 def drain(*_):
     time.sleep(0.2)
     host, port = url.removeprefix("nats://").split(":")
-    socket.create_connection((host, int(port)), timeout=5).close()
+    socket.create_connection((host, int(port)), timeout=30).close()
     tell("drained")
     sys.exit(0)
 signal.signal(signal.SIGTERM, drain)
@@ -261,12 +261,13 @@ while True:
     assert up.marked() == []
 
 
-def test_a_stop_between_two_nodes_ends_without_a_third(start: Start) -> None:
+def test_a_stop_between_two_nodes_ends_without_another(start: Start) -> None:
     up = start("os._exit(3)")
-    eventually(lambda: "starting it again in 1 s" in up.said(), "the second node ended too")
+    # Far more time than it takes a busy machine to send a signal.
+    eventually(lambda: "starting it again in 4 s" in up.said(), "the fourth node ended too")
     up.process.terminate()
     assert up.exit_code() == 0
-    assert len(up.nodes()) == 2
+    assert len(up.nodes()) == 4
 
 
 def test_when_the_parent_is_killed_nothing_is_left_and_the_next_up_can_start(start: Start) -> None:
@@ -295,6 +296,14 @@ def test_a_node_that_fails_before_it_ever_came_up_fails_the_command(start: Start
     assert up.exit_code() == 1
     assert len(up.nodes()) == 1
     assert not is_running(up.broker()[0])
+
+
+def test_a_node_that_fails_as_it_comes_up_with_its_broker_is_started_again_and_keeps_its_broker(start: Start) -> None:
+    up = start("page.page.write_owner('n:1')\nos._exit(1)", broker=True)
+    broker, _ = up.broker()
+    up.node(1)
+    assert up.process.poll() is None
+    assert is_running(broker)
 
 
 def test_a_node_that_fails_after_one_came_up_is_started_again(start: Start) -> None:

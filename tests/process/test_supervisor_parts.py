@@ -67,7 +67,7 @@ sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
 stuck, other = spawn(sleeper, env={}), spawn(sleeper, env={})
 kill = os.kill
 os.kill = lambda pid, number: None if pid == stuck.pid else kill(pid, number)
-first = proof.end_all((), stuck_s=0.2)
+first = proof.end_all((), stuck_s=5.0)
 print(first.is_proven, [left.pid == stuck.pid for left in first.left], first.reaped == {other.pid: -9})
 second = proof.end_all((), given_up={stuck.pid}, stuck_s=600)
 print(second.is_proven, second.left)

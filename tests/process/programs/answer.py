@@ -27,10 +27,8 @@ def step(name: str, start: dict[str, Any]) -> None:
             say(progress=json.dumps({"start": start, "env": dict(os.environ), "cwd": os.getcwd()}))
         case "send":
             say(progress=json.dumps(ask(send={"to": argument, "body": "hello"})))
-            time.sleep(0.15)  # progress that comes on the heels of other progress is not shown
         case "ask":
             say(progress=json.dumps(ask(**json.loads(argument))))
-            time.sleep(0.15)
         case "say":
             print(argument, flush=True)
         case "stray":
@@ -39,6 +37,9 @@ def step(name: str, start: dict[str, Any]) -> None:
             say(outcome=argument, detail="as asked")
         case "exit":
             sys.exit(int(argument))
+        case "until":  # such a file is there
+            while not os.path.exists(argument):
+                time.sleep(0.01)
         case "sleep":
             time.sleep(float(argument))
         case "kill":

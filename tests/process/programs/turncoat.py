@@ -22,8 +22,8 @@ if os.fork() == 0:
         print(os.getpid(), flush=True)
         for number in (0, 1, 2):
             os.close(number)
-        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(30)"], {})
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(120)"], {})
     os._exit(0)
 os.wait()
 if len(sys.argv) == 1:
-    time.sleep(30)
+    time.sleep(120)
