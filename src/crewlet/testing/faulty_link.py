@@ -15,8 +15,10 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _WITH_PAYLOAD = re.compile(rb"(?:MSG|HMSG|PUB|HPUB) ")
+_REQUEST = re.compile(rb"H?PUB \S+ (_INBOX\.\S+) ")
 _STORE_TIME = re.compile(rb'("(ts|time)":")(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)')
 _GREETING = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"protocol":1}\r\n'
+_ANSWERED_WITHIN_S = 30.0
 
 Judge = Callable[["Frame"], "bytes | None"]
 """Takes a frame and answers what passes in its stead: its own `raw`, other bytes, or None for nothing."""
@@ -51,6 +53,12 @@ class Frame:
     def is_write(self) -> bool:
         """Whether it is a message that a client sends to a bucket."""
         return self.head.startswith(b"HPUB $KV.")
+
+    @property
+    def inbox(self) -> bytes | None:
+        """Where its answer goes, if it is a request."""
+        match = _REQUEST.match(self.head)
+        return match[1] if match else None
 
     def with_payload(self, payload: bytes) -> bytes:
         """A `MSG` frame like this one with another payload."""
@@ -170,15 +178,23 @@ class FaultyLink:
         self.on_request = _first(count, which, self._hold)
 
     async def deliver_held(self) -> None:
-        """Let what was held reach the server now, in order, and wait until the server has taken it in."""
+        """Let what was held reach the server now, in order, and wait until each request among it is answered.
+
+        That the server has read them is not enough: it works off what is for a stream or the API in their own time.
+        """
         address = urlsplit(self.server_url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         try:
             await reader.readuntil(b"\r\n")
             held, self.held = self.held, []
-            writer.write(_GREETING + b"".join(frame.raw for frame in held) + b"PING\r\n")
-            while not (await reader.readuntil(b"\r\n")).startswith(b"PONG"):
-                pass
+            inboxes = [frame.inbox for frame in held if frame.inbox]
+            listening = b"".join(b"SUB %s %d\r\n" % (inbox, number) for number, inbox in enumerate(set(inboxes)))
+            writer.write(_GREETING + listening + b"".join(frame.raw for frame in held) + b"PING\r\n")
+            left = len(inboxes) + 1  # the answer to the PING
+            async with asyncio.timeout(_ANSWERED_WITHIN_S):
+                while left > 0:
+                    frame = await _next(reader)
+                    left -= frame.carries_message or frame.head == b"PONG"
         finally:
             writer.transport.abort()
 
@@ -268,11 +284,14 @@ def _first(count: int, applies: Callable[[Frame], bool], judge: Judge) -> Judge:
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, judge: Judge) -> None:
     """Raises EOFError at the end, so that both directions end together."""
     while True:
-        head = (await reader.readuntil(b"\r\n"))[:-2]
-        body: bytes | None = None
-        if _WITH_PAYLOAD.match(head):
-            body = (await reader.readexactly(int(head.rpartition(b" ")[2]) + 2))[:-2]
-        passed = judge(Frame(head, body))
+        passed = judge(await _next(reader))
         if passed is not None:
             writer.write(passed)
             await writer.drain()
+
+
+async def _next(reader: asyncio.StreamReader) -> Frame:
+    head = (await reader.readuntil(b"\r\n"))[:-2]
+    if not _WITH_PAYLOAD.match(head):
+        return Frame(head)
+    return Frame(head, (await reader.readexactly(int(head.rpartition(b" ")[2]) + 2))[:-2])
