@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet_kit import BOUND_S, NodeProcess
+from fleet_kit import BOUND_S, NodeProcess, whole_lines
 from process_kit import python, until, with_site
 
 from crewlet.supervisor.broker import free_port
@@ -50,7 +50,7 @@ class Outside:
     def lines(self, name: str, order: str) -> list[dict[str, Any]]:
         """What it wrote down of an order: its `calls`, or what it `booked`."""
         file = self.folder / f"{name}.jsonl"
-        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = [json.loads(line) for line in whole_lines(file.read_text())] if file.exists() else []
         return [line for line in lines if line["order"] == order]
 
 

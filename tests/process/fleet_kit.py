@@ -1,6 +1,7 @@
 """Real `crewlet node` processes on one broker, and what their seats' programs say that they did."""
 
 import asyncio
+import http.client
 import json
 import os
 import re
@@ -137,7 +138,7 @@ class NodeProcess:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of its log that tell of such an event; `at` is when, in seconds."""
-        lines = (line for line in self.said().splitlines() if f'"{name}"' in line and line.startswith("{"))
+        lines = (line for line in whole_lines(self.said()) if f'"{name}"' in line and line.startswith("{"))
         told = [event for event in map(json.loads, lines) if event.get("event") == name]
         return [event | {"at": datetime.fromisoformat(event["timestamp"]).timestamp()} for event in told]
 
@@ -193,7 +194,7 @@ class NodeProcess:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
         request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=BOUND_S / 3) as answer:
             return json.load(answer)
 
 
@@ -207,14 +208,19 @@ async def _holds(is_so: Callable[[], bool | Awaitable[bool]]) -> bool:
     try:
         held = is_so()
         return held if isinstance(held, bool) else await held
-    except (OSError, ValueError):
-        return False  # it does not answer yet
+    except (OSError, ValueError, http.client.HTTPException):
+        return False  # it does not answer yet, or broke off
+
+
+def whole_lines(text: str) -> list[str]:
+    """The lines of what another process writes, but the last one while it is half there."""
+    return text.rpartition("\n")[0].splitlines()
 
 
 def runs(folder: Path, handle: str) -> list[Run]:
     """The runs of a seat, in the order in which they began."""
     try:
-        lines = [json.loads(line) for line in (folder / f"{handle}.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in whole_lines((folder / f"{handle}.jsonl").read_text())]
     except FileNotFoundError:
         return []
     begun: dict[tuple[str, int, tuple[str, ...]], list[dict[str, Any]]] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_kit import NodeProcess
+from fleet_kit import NodeProcess, whole_lines
 
 from crewlet.mail.work_key import channel_mail_id
 from crewlet.testing.brokers import one_server
@@ -86,9 +86,8 @@ class Company:
 
     def noted(self, seat: str, phase: str) -> list[dict[str, Any]]:
         file = self.folder / f"{seat}.jsonl"
-        # The last line may be half there.
-        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
-        return [line for line in map(json.loads, whole.splitlines()) if line["phase"] == phase]
+        lines = whole_lines(file.read_text()) if file.exists() else []
+        return [line for line in map(json.loads, lines) if line["phase"] == phase]
 
     def channels(self) -> dict[str, str]:
         """The channel in which each colleague was asked."""

@@ -43,8 +43,10 @@ async def test_a_node_that_cannot_renew_its_leases(store: Outside, tmp_path: Pat
         here.is_cut_off = True
         here.let_go("record")  # the ledger can be reached
         await here.heir.until(lambda: here.heir.holds(*POINTS), "the other node has the seats")
-        fenced = {event["seat"] for event in here.victim.events("turn_fenced")}
-        assert fenced == set(POINTS) - {"record", "ack"}
+        fenced = set(POINTS) - {"record", "ack"}
+        await here.victim.until(
+            lambda: {event["seat"] for event in here.victim.events("turn_fenced")} == fenced, "their turns are fenced"
+        )
         here.let_go()
         await here.settle()
         assert here.victim.process.poll() is None

@@ -42,8 +42,8 @@ def up(tmp_path: Path) -> Generator[Up]:
     running.clear()
 
 
-def ask(wire: Wire, subject: str, payload: bytes) -> dict[str, Any] | None:
-    return wire.ask_json([Question(subject, payload)], timeout_s=1.0)[0]
+def ask(wire: Wire, subject: str, payload: bytes, *, timeout_s: float = 1.0) -> dict[str, Any] | None:
+    return wire.ask_json([Question(subject, payload)], timeout_s=timeout_s)[0]
 
 
 def test_a_full_disk_is_an_alarm_and_the_broker_is_started_again_once_there_is_room(up: Up) -> None:
@@ -53,12 +53,15 @@ def test_a_full_disk_is_an_alarm_and_the_broker_is_started_again_once_there_is_r
     with Wire("127.0.0.1", port, None) as wire:
         stream = {"name": "S", "subjects": ["s"]}
         eventually(lambda: "config" in (ask(wire, "$JS.API.STREAM.CREATE.S", json.dumps(stream).encode()) or {}), "S")
-        assert ask(wire, "s", b"first") == {"stream": "S", "seq": 1}
+        assert ask(wire, "s", b"first", timeout_s=30.0) == {"stream": "S", "seq": 1}
         with filler.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, 56 * MIB)
-        while ask(wire, "s", b"x" * MIB) is not None:
-            pass
-    eventually(lambda: "ALARM: broker crewlet cannot write to its store" in up.said(), "the alarm")
+
+        def is_full() -> bool:
+            ask(wire, "s", b"x" * MIB)
+            return "ALARM: broker crewlet cannot write to its store" in up.said()
+
+        eventually(is_full, "the alarm")
     assert "no space left on device" in up.said()
     # Not before there is room, and said once.
     eventually(lambda: not accepts_mail(port), "nothing is stored")
@@ -66,7 +69,7 @@ def test_a_full_disk_is_an_alarm_and_the_broker_is_started_again_once_there_is_r
     filler.unlink()
     eventually(lambda: accepts_mail(port), f"mail is taken again; {up.said()}")
     with Wire("127.0.0.1", port, None) as wire:
-        kept = ask(wire, "$JS.API.STREAM.MSG.GET.S", b'{"seq": 1}')
+        kept = ask(wire, "$JS.API.STREAM.MSG.GET.S", b'{"seq": 1}', timeout_s=30.0)
     assert kept is not None and "message" in kept
     assert "stores nothing more since a write failed, and is started again: " in up.said()
     assert up.nodes() == [node]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fleet_kit import NodeProcess, runs
+from fleet_kit import BOUND_S, NodeProcess, runs
 
 pytestmark = [
     pytest.mark.long,
@@ -79,7 +79,7 @@ def _served() -> list[bytes]:
 
 async def are_gone(folder: Path, order: str) -> None:
     """Wait until nothing of one `up` is left."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND_S):
         while await asyncio.to_thread(processes_of, folder, order):
             await asyncio.sleep(0.2)
 
@@ -89,7 +89,7 @@ async def kill_in(order: str, up: NodeProcess) -> None:
     for name in order.split("-"):
         with contextlib.suppress(ProcessLookupError):  # it went with the one before
             os.kill(pids[name], signal.SIGKILL)
-    await asyncio.to_thread(up.process.wait, 30)
+    await asyncio.to_thread(up.process.wait, BOUND_S)
 
 
 async def test_whatever_is_killed_first_nothing_is_left_no_store_is_served_twice_and_the_mail_is_worked(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_kit import BOUND_S, NodeProcess
+from fleet_kit import BOUND_S, NodeProcess, whole_lines
 from process_kit import is_running, until
 
 from crewlet.testing.brokers import one_server
@@ -62,9 +62,8 @@ class Moves:
 
     def seen(self, seat: str) -> list[dict[str, Any]]:
         file = self.folder / f"{seat}.jsonl"
-        # The last line may be half there.
-        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
-        return [json.loads(line) for line in whole.splitlines()]
+        lines = whole_lines(file.read_text()) if file.exists() else []
+        return [json.loads(line) for line in lines]
 
     def runs(self, seat: str, order: str) -> list[dict[str, Any]]:
         return [line for line in self.seen(seat) if line.get("order") == order and line["phase"] == "begin"]

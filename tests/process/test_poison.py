@@ -83,8 +83,12 @@ async def test_mail_that_kills_every_node_is_dead_lettered_at_its_budget_and_its
         made = runs(tmp_path, "desk")
         assert [run.triggers for run in made].count(("poison",)) == LEFT
         assert sorted(trigger for run in made if run.is_ended for trigger in run.triggers) == ["one", "two"]
-        ends = sum(node.said().count("node ended with signal 9") for node in fleet)
-        assert ends == LEFT, "the poison killed no more nodes than it had deliveries"
+
+        def ends() -> int:
+            return sum(node.said().count("node ended with signal 9") for node in fleet)
+
+        await fleet[0].until(lambda: ends() >= LEFT, "their parents say how they ended")
+        assert ends() == LEFT, "the poison killed no more nodes than it had deliveries"
         for node in fleet:
             assert await node.drain() == 0
     finally:

@@ -30,6 +30,11 @@ def server(tmp_path: Path) -> Generator[Server]:
         yield running
 
 
+async def _has_maintenance(node: NodeProcess) -> bool:
+    duties = (await node.duties())["duties"]
+    return any(duty["name"] == "maintenance" and duty.get("node") == node.id for duty in duties)
+
+
 async def run_maintenance(node: NodeProcess) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(
         subprocess.run,
@@ -57,6 +62,7 @@ async def test_a_removed_seats_mail_lives_through_its_grace_and_its_three_durabl
         await mail.start()
         await first.until(lambda: first.holds("stays"), "it runs")
         await first.send("gone", "kept")
+        await first.until(lambda: _has_maintenance(first), "it does the duty")
         assert await first.drain() == 0
         assert "maintenance" in [event["duty"] for event in first.events("duty_released")]
 

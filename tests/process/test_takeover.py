@@ -64,4 +64,4 @@ async def test_a_lone_node_is_back_with_its_seats_long_before_its_former_leases_
     await alone.until(is_back, "the same node holds its seats again")
     health = await alone.health()
     assert health["has_presence"]
-    assert "leases of alone:" in alone.said()
+    await alone.until(lambda: "leases of alone:" in alone.said(), "its parent says what it gave back")

@@ -12,6 +12,8 @@ from crewlet.testing.faulty_link import FaultyLink, Frame
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 TTL_S = 6.0
+LONG_TTL_S = 20.0
+"""Long enough to send mail between a renewal that failed and the lapse, also from a busy machine."""
 # A group of its own for each seat: whoever has it keeps it when the other node joins.
 SEATS = {"idle": {"idle": ""}, "busy": {"busy": ""}}
 
@@ -29,8 +31,10 @@ def start(server: Server, tmp_path: Path) -> Generator[Start]:
     """Starts nodes, which are ended after the test."""
     nodes: list[NodeProcess] = []
 
-    def started(node_id: str, seats: dict[str, dict[str, str]], labels: dict[str, str], url: str = "") -> NodeProcess:
-        node = NodeProcess(tmp_path, node_id, url or server.url, seats=seats, labels=labels, ttl_s=TTL_S)
+    def started(
+        node_id: str, seats: dict[str, dict[str, str]], labels: dict[str, str], url: str = "", ttl_s: float = TTL_S
+    ) -> NodeProcess:
+        node = NodeProcess(tmp_path, node_id, url or server.url, seats=seats, labels=labels, ttl_s=ttl_s)
         nodes.append(node)
         return node
 
@@ -51,9 +55,9 @@ async def test_a_node_cut_off_from_renewals_runs_nothing_new_and_its_turn_stops_
     hold = tmp_path / "busy.hold"
     hold.touch()
     async with FaultyLink(server.url) as link:
-        cut_off = start("cut-off", SEATS, {"idle": "", "busy": ""}, link.url)
+        cut_off = start("cut-off", SEATS, {"idle": "", "busy": ""}, link.url, LONG_TTL_S)
         await cut_off.until(lambda: cut_off.holds("idle", "busy"), "the first node holds both seats")
-        peer = start("peer", SEATS, {"idle": "", "busy": ""})
+        peer = start("peer", SEATS, {"idle": "", "busy": ""}, ttl_s=LONG_TTL_S)
         await cut_off.send("busy", "long")
         await cut_off.until(lambda: bool(runs(tmp_path, "busy")), "the long turn runs")
         await peer.until(lambda: _counts_two(peer), "the peer has joined")
