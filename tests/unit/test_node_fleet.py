@@ -245,6 +245,7 @@ async def test_a_seat_that_only_the_old_document_names_is_warned_of_by_name_when
         await fleet.clock.sleep(40)
     snapshots = [await node.fleet() for node in (old, new)]
     assert [each.other_documents for each in snapshots] == [("n2",), ("n1",)]
+    assert [node.health().other_documents for node in (old, new)] == [("n2",), ("n1",)]
     unheld = sorted({"a", "b", "c"} - {handle for node in (old, new) for handle in node.host.held()})
     assert unheld and all(each.disputed == tuple(unheld) for each in snapshots)
     warned = [line for line in logs if line["event"] == "company_documents_differ"]
@@ -256,6 +257,7 @@ async def test_a_seat_that_only_the_old_document_names_is_warned_of_by_name_when
     await fleet.until(lambda: len(old.host.held()) + len(new.host.held()) == 2, "all seats are held")
     await fleet.clock.sleep(TTL_S)
     assert [(await node.fleet()).other_documents for node in (old, new)] == [(), ()]
+    assert [node.health().other_documents for node in (old, new)] == [None, None]
     await fleet.close()
 
 

@@ -229,7 +229,7 @@ def test_a_defect_is_told_without_its_insides_and_the_server_goes_on(api: Served
 
 
 def test_metrics_say_what_the_health_says(api: Served) -> None:
-    api.node.change(unproven_seconds={"writer": 3.0}, nodes=2)
+    api.node.change(unproven_seconds={"writer": 3.0}, nodes=2, other_documents=("n2",))
     answer = api.ask("GET", "/metrics")
     lines = answer.body.decode().splitlines()
     assert answer.headers["content-type"].startswith("text/plain")
@@ -238,6 +238,7 @@ def test_metrics_say_what_the_health_says(api: Served) -> None:
         "crewlet_turns_in_flight 1.0",
         "crewlet_broker_connected 1.0",
         "crewlet_live_nodes 2.0",
+        "crewlet_other_documents 1.0",
         'crewlet_unproven_seconds{seat="writer"} 3.0',
         'crewlet_build_info{node="n1",version="0.1.0"} 1.0',
     ):

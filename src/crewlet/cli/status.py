@@ -1,5 +1,6 @@
 """`crewlet status`: one node and its fleet at a glance."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ _NOT_READY = "agent_not_ready"
 
 
 def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output: OutputOption = Output.table) -> None:
-    """Show a node's health and the fleet around it. Fails when the fleet cannot be read, or may be."""
+    """Show a node's health and the fleet around it. Fails when what it shows may be old, or something is damaged."""
     client = NodeClient.find(url, config)
     health = client.get("/health")
     fleet, refusal = _fleet(client)
@@ -26,7 +27,7 @@ def status(config: ConfigOption = DEFAULT_CONFIG, url: UrlOption = None, output:
     else:
         print_facts({**_of_node(client, health, refusal), **(_of_fleet(fleet) if fleet is not None else {})})
     if fleet is not None and fleet.get("other_documents"):
-        tell(_differing(fleet), FAILED)
+        print(f"crewlet: {_differing(fleet)}", file=sys.stderr)
     if problem:
         raise typer.Exit(tell(problem, FAILED))
 

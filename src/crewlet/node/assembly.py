@@ -30,7 +30,7 @@ from crewlet.node.coordination import Coordination
 from crewlet.node.documented import caps_of, zone_of
 from crewlet.node.duties import CompanyWork, open_company_work
 from crewlet.node.fleet import FleetReader
-from crewlet.node.fleetwatch import fleet_watch
+from crewlet.node.fleetwatch import FleetWatch
 from crewlet.node.freednews import FreedNews
 from crewlet.node.historydesk import HistoryDesk
 from crewlet.node.inboxdesk import InboxDesk
@@ -169,6 +169,7 @@ class Node:
             clock=ports.clock,
             note_epoch=self._coordination.note,
         )
+        self._fleet_watch = FleetWatch(work.roster, self.fleet, ports.clock, self._tasks)
         self.host = SeatHost(
             HostConfig(
                 node_id=config.node_id,
@@ -188,7 +189,7 @@ class Node:
             on_beat=ports.deadline.beat,
             status=work.roster.status,
             on_freed=self._freed_news.tell,
-            on_roster=fleet_watch(work.roster, self.fleet, ports.clock, self._tasks),
+            on_roster=self._fleet_watch.note,
         )
         pausing = Pausing(Pauses(paused, self._events.tell), self._mail, self.company, ports.entropy)
         self.commands = self._make_commands(work, pausing)
@@ -312,6 +313,7 @@ class Node:
             stall_lag_seconds=self.beats.stall_s(),
             unproven_seconds=dict(self.host.unproven_seconds()) or None,
             nodes=self.host.live_nodes,
+            other_documents=self._fleet_watch.other_documents or None,
             last_error=dict(self.seats.last_error()) or None,
             dead_letters=self._mail.tally.dead_letters or None,
             failed_burials=self._mail.tally.failed_burials or None,

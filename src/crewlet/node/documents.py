@@ -27,6 +27,9 @@ class DocumentWatch:
 
     Args:
         read: the fleet; asked only while they do.
+
+    Attributes:
+        others: the live nodes with another document, as they were last read.
     """
 
     def __init__(
@@ -37,10 +40,12 @@ class DocumentWatch:
         self._clock = clock
         self._tasks = tasks
         self._tell_at: float | None = None
+        self.others: tuple[str, ...] = ()
 
     def note(self, presences: Sequence[Lease]) -> None:
         """The live nodes as they were just read."""
-        if not self._roster.others(presences):
+        self.others = self._roster.others(presences)
+        if not self.others:
             self._tell_at = None
             return
         now = self._clock.elapsed()

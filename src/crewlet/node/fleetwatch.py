@@ -21,17 +21,24 @@ TELL_AFTER_S = 60.0
 _log = structlog.get_logger()
 
 
-def fleet_watch(
-    roster: FleetRoster, read: Callable[[], Awaitable[FleetSnapshot]], clock: Clock, tasks: Tasks
-) -> Callable[[Sequence[Lease]], None]:
+class FleetWatch:
     """What is to be told of the live nodes' presences. `read` is asked only while documents differ."""
-    documents, roles = DocumentWatch(roster, read, clock, tasks), RoleWatch(clock)
 
-    def note(presences: Sequence[Lease]) -> None:
-        documents.note(presences)
-        roles.note(presences)
+    def __init__(
+        self, roster: FleetRoster, read: Callable[[], Awaitable[FleetSnapshot]], clock: Clock, tasks: Tasks
+    ) -> None:
+        self._documents = DocumentWatch(roster, read, clock, tasks)
+        self._roles = RoleWatch(clock)
 
-    return note
+    @property
+    def other_documents(self) -> tuple[str, ...]:
+        """The live nodes with another document, as they were last read."""
+        return self._documents.others
+
+    def note(self, presences: Sequence[Lease]) -> None:
+        """The live nodes as they were just read."""
+        self._documents.note(presences)
+        self._roles.note(presences)
 
 
 class RoleWatch:

@@ -24,6 +24,8 @@ class HealthSnapshot:
             watchdog ends the process.
         unproven_seconds: by handle, for how long a teardown has been failing; None with none.
         nodes: live nodes at the last roster that could be read; None before the first.
+        other_documents: live nodes whose company document names other seats than this node's, as of the same roster;
+            None with none.
         lease_ttl_s: the TTL in force.
         has_presence: whether the other nodes count this one.
         presence_error: why it could not renew its presence the last time; None where it could.
@@ -54,6 +56,7 @@ class HealthSnapshot:
     stall_lag_seconds: float | None = None
     unproven_seconds: Mapping[str, float] | None = None
     nodes: int | None = None
+    other_documents: tuple[str, ...] | None = None
     last_error: Mapping[str, str] | None = None
     dead_letters: int | None = None
     failed_burials: int | None = None

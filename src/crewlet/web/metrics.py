@@ -38,6 +38,10 @@ class NodeCollector(Collector):
         yield GaugeMetricFamily("crewlet_store_faults", "Streams and buckets that are damaged.", value=damaged)
         if health.nodes is not None:
             yield GaugeMetricFamily("crewlet_live_nodes", "Live nodes at the last roster.", value=health.nodes)
+            others = len(health.other_documents or ())
+            yield GaugeMetricFamily(
+                "crewlet_other_documents", "Live nodes whose company has other seats.", value=others
+            )
         unproven = GaugeMetricFamily(
             "crewlet_unproven_seconds", "For how long a seat's teardown has been failing.", labels=["seat"]
         )
