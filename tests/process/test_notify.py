@@ -76,7 +76,7 @@ time.sleep(600)
     try:
         assert up.told("env") == "none"
         manager.until("WATCHDOG=1")
-        assert "READY=1" not in manager.heard
+        assert "READY=1" not in manager.heard and "is up" not in up.said()
         (tmp_path / "go").touch()
         manager.until("READY=1")
         up.process.send_signal(signal.SIGTERM)
@@ -84,6 +84,7 @@ time.sleep(600)
         assert up.exit_code() == 0
     finally:
         up.clear()
+    assert up.said().count("crewlet up: node is up") == 1
     assert manager.heard.count("READY=1") == manager.heard.count("STOPPING=1") == 1
 
 

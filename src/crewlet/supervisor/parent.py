@@ -153,6 +153,7 @@ class _Parent:
         self._store = StoreWatch(say)
         self._node: NodeProcess | None = None
         self._node_due: float | None = None
+        self._is_told_up = False
         self._node_backoff = Backoff()
         self._giving_back: list[GivingBack] = []
         self._has_run = False
@@ -191,6 +192,9 @@ class _Parent:
             self._start_node()
         if self._node is not None and self._node.is_up():
             self._notify.ready()
+            if not self._is_told_up:
+                self._is_told_up = True
+                say("node is up; `crewlet status` shows how it is.")
         self._notify.alive()
 
     def _sleep_s(self) -> float:
@@ -261,7 +265,7 @@ class _Parent:
             env[BROKER_URL_ENV] = self._broker.url
             if self._broker.plan.token is not None:
                 env[BROKER_TOKEN_ENV] = self._broker.plan.token
-        self._node_due = None
+        self._node_due, self._is_told_up = None, False
         try:
             self._node = NodeProcess(self._plan.node_argv, env)
         except (OSError, SubprocessError) as error:
