@@ -210,10 +210,14 @@ async def test_a_drain_whose_broker_is_gone_for_good_waits_for_no_turn_and_no_an
 async def test_start_and_stop_twice_are_no_ops_and_nothing_is_left_running() -> None:
     before = asyncio.all_tasks()
     r = await started("ann")
+    running = asyncio.all_tasks()
     await r.host.start()
+    assert asyncio.all_tasks() == running, "a second start starts no second loop"
     assert r.leases.claims() == ["ann"]
     await r.host.stop()
+    asked = len(r.leases.asked)
     await r.host.stop()
+    assert len(r.leases.asked) == asked
     assert asyncio.all_tasks() == before
     await r.host.start()
     assert r.host.held() == {} and gone(r)
