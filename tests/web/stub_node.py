@@ -354,7 +354,7 @@ class Served:
     server: Server
 
     def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -375,9 +375,9 @@ def served(node: StubNode | None = None, api: ApiSettings | None = None) -> Gene
     thread.start()
     try:
         started = asyncio.run_coroutine_threadsafe(serve(create_app(node, api), "127.0.0.1", 0), loop)
-        server = started.result(20)
+        server = started.result(60)
         yield Served(node, server)
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(20)

@@ -3,7 +3,6 @@
 import http.server
 import json
 import threading
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -178,7 +177,7 @@ def test_waiting_says_once_what_keeps_the_mail_from_being_read(
 
 def test_waiting_is_never_silent_for_ever(node: Served, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(sending, "STILL_WAITING_S", 0.2)
-    assert main(["seat", "send", "writer", "hi", "--id", "k", "--wait", "--timeout", "2", "-o", "json"]) == 1
+    assert main(["seat", "send", "writer", "hi", "--id", "k", "--wait", "--timeout", "4", "-o", "json"]) == 1
     out, err = capsys.readouterr()
     answer = json.loads(out)
     assert (answer["error"], answer["id"], answer["state"]) == ("failed", "k", "open")
@@ -188,28 +187,26 @@ def test_waiting_is_never_silent_for_ever(node: Served, monkeypatch: pytest.Monk
 
 def test_a_mail_without_a_trace_is_said_while_waiting(node: Served, capsys: Capture) -> None:
     node.node.commands.outcomes["k"] = MailOutcome("k", "writer", "unknown")
-    assert main(["seat", "send", "writer", "hi", "--id", "k", "--wait", "--timeout", "0.3"]) == 1
+    assert main(["seat", "send", "writer", "hi", "--id", "k", "--wait", "--timeout", "2"]) == 1
     assert capsys.readouterr().err.splitlines()[-1].endswith("yet. The node finds no trace of the mail.")
 
 
 def test_the_timeout_bounds_the_sending_too(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     class Silent(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            release.wait(120)
+            release.wait(600)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    monkeypatch.setattr(sending, "TIMEOUT_S", 100.0)
+    monkeypatch.setattr(sending, "TIMEOUT_S", 600.0)  # longer than a test may take
     release = threading.Event()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    began = time.monotonic()
     url = f"http://127.0.0.1:{server.server_port}"
     try:
         assert main(["seat", "send", "writer", "a", "--id", "k", "--timeout", "0.5", "-o", "json", "--url", url]) == 1
-        elapsed_s = time.monotonic() - began
     finally:
         release.set()
         server.shutdown()
@@ -217,8 +214,6 @@ def test_the_timeout_bounds_the_sending_too(monkeypatch: pytest.MonkeyPatch, cap
         server.server_close()
     answer = shown(capsys)
     assert (answer["error"], answer["id"]) == ("failed", "k") and "repeat it with --id k" in answer["detail"]
-    # One request without that bound would have taken a hundred seconds.
-    assert elapsed_s < 60
 
 
 def test_failures_are_json_where_json_was_asked_for(

@@ -115,7 +115,7 @@ def test_a_header_of_which_there_are_two_is_refused(locked: Served, name: str, f
     lines = [f"{key}: {value}" for key, value in headers.items() if key != name]
     head = ["POST /seats/writer/mail HTTP/1.1", "Host: 127.0.0.1", "Content-Length: 13", "Connection: close"]
     request = "\r\n".join([*head, *lines, f"{name}: {first}", f"{name.upper()}: {second}", "", '{"body": "x"}'])
-    with socket.create_connection(("127.0.0.1", locked.server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", locked.server.port), timeout=60) as connection:
         connection.sendall(request.encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     assert answer.startswith("HTTP/1.1 400 ")

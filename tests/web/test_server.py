@@ -13,6 +13,9 @@ from crewlet.kit.listening import ListenFailed
 from crewlet.web.app import create_app
 from crewlet.web.server import GRACE_S, serve
 
+LIMIT_S = 60.0
+"""How long anything may take. Never a verdict on speed."""
+
 
 async def slow_app(scope: Any, receive: Any, send: Any) -> None:
     """Answers `/slow` after a while and `/never` not at all."""
@@ -23,11 +26,28 @@ async def slow_app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"done"})
 
 
+class Arrivals:
+    """What is served by another app, counted as it arrives."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._count = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self._count += 1
+        await self._app(scope, receive, send)
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while self._count < count:
+                await asyncio.sleep(0.005)
+
+
 async def ask(port: int, path: str) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     try:
-        return await asyncio.wait_for(reader.read(), 15)
+        return await asyncio.wait_for(reader.read(), LIMIT_S)
     finally:
         writer.close()
 
@@ -47,9 +67,10 @@ async def test_the_nodes_signal_handlers_are_left_alone() -> None:
 
 
 async def test_a_request_under_way_is_finished_before_the_stop() -> None:
-    server = await serve(slow_app, "127.0.0.1", 0)
+    app = Arrivals(slow_app)
+    server = await serve(app, "127.0.0.1", 0)
     asking = asyncio.create_task(ask(server.port, "/slow"))
-    await asyncio.sleep(0.1)
+    await app.until(1)
     await server.stop()
     assert (await asking).endswith(b"done")
 
@@ -71,21 +92,12 @@ async def half_a_request(port: int) -> tuple[asyncio.StreamReader, asyncio.Strea
 
 
 async def test_slow_senders_neither_hold_the_stop_up_nor_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    arrived = 0
-
-    async def counting(scope: Any, receive: Any, send: Any) -> None:
-        nonlocal arrived
-        arrived += 1
-        await api(scope, receive, send)
-
-    api = create_app(StubNode())
-    server = await serve(counting, "127.0.0.1", 0)
+    app = Arrivals(create_app(StubNode()))
+    server = await serve(app, "127.0.0.1", 0)
     clients = [await half_a_request(server.port) for _ in range(20)]
-    async with asyncio.timeout(10):
-        while arrived < len(clients):
-            await asyncio.sleep(0.005)
+    await app.until(len(clients))
     with caplog.at_level(logging.DEBUG):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             await server.stop()
             answers = [await reader.read() for reader, _ in clients]
     for _, writer in clients:
@@ -95,10 +107,11 @@ async def test_slow_senders_neither_hold_the_stop_up_nor_fill_the_log(caplog: py
 
 
 async def test_a_request_that_never_ends_is_cut_off_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    server = await serve(slow_app, "127.0.0.1", 0)
+    app = Arrivals(slow_app)
+    server = await serve(app, "127.0.0.1", 0)
     asking = asyncio.create_task(ask(server.port, "/never"))
-    await asyncio.sleep(0.1)
-    async with asyncio.timeout(GRACE_S + 5):
+    await app.until(1)
+    async with asyncio.timeout(GRACE_S + LIMIT_S):
         await server.stop()
     assert (await asking).startswith(b"HTTP/1.1 503 ")
     assert [record for record in caplog.records if record.exc_info] == []
