@@ -21,8 +21,8 @@ _STALE_BEAT_S = 1.0
 class NodeProcess:
     """A node with a fresh page, so that nothing of an earlier one can write into its deadline.
 
-    After `end`, `exit_code` says how it ended, and `had_started` whether it ever beat: it does once it has come up. Its
-    page stays, for whoever gives back what it had, until `close`.
+    After `end`, `exit_code` says how it ended, and `had_started` whether it ever had its broker (and says its owner)
+    or had come up (and beats). Its page stays, for whoever gives back what it had, until `close`.
 
     Raises:
         OSError: it could not be started.
@@ -103,7 +103,7 @@ class NodeProcess:
         code = proof.reaped.get(self.pid, -signal.SIGKILL if known is None else known)
         self._process.returncode = code
         self.exit_code = WEDGED if self.was_wedged else code
-        self.had_started = self.is_up()
+        self.had_started = self.is_up() or bool(self.page.read_owner())
         return proof
 
     def close(self) -> None:

@@ -318,7 +318,8 @@ class _Parent:
             return
         self._has_run |= node.had_started
         if code == FAILED and not self._has_run:
-            # It has said why. What has never come up does not come up by being started again.
+            # It has said why. What never had its broker does not come up by being started again; one that had it may,
+            # and in a cluster the other members need the broker that would end with this process.
             self._exit_code = FAILED
             return
         pause_s = self._node_backoff.after(boottime() - node.started_at)

@@ -381,7 +381,7 @@ def unanswered(error: Exception, subject: str, timeout_s: float) -> Unavailable:
         case errors.ConnectionReconnectingError():
             return Unavailable("the connection to the broker broke before it answered")
         case TimeoutError():
-            return Unavailable(f"the broker did not answer within {timeout_s:g} s")
+            return Unavailable(f"the broker did not answer within {round(timeout_s, 2):g} s")
         case _:
             return Unavailable(f"the broker could not be asked: {error!r}")
 
