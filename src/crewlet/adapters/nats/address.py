@@ -19,6 +19,12 @@ _CERTIFICATE_ALERTS = (
     "ALERT_CERTIFICATE_UNKNOWN",
 )
 
+# What OpenSSL calls X509_V_ERR_*: not valid yet, expired; of another host, of another IP address; and a certificate
+# that is for another purpose, has too weak a key, or lacks what RFC 5280 asks for.
+_NOT_NOW = {9, 10}
+_ELSEWHERE = {62, 64}
+_NOT_IN_FORM = {26, 66, 67, 68, *range(76, 95)}
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
@@ -58,6 +64,8 @@ def tls_context(address: BrokerAddress) -> ssl.SSLContext | None:
             check_readable(path, where)
     try:
         context = ssl.create_default_context(cafile=address.tls_ca)
+        # As Python 3.13 and newer have it: what one node of a fleet trusts must not hang on its Python.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT
         if address.tls_cert is not None:
             context.load_cert_chain(address.tls_cert, address.tls_key)
     except (ssl.SSLError, ValueError) as error:
@@ -144,10 +152,19 @@ def spoken(error: Exception | None) -> str:
 
 
 def not_trusted(url: str, error: ssl.SSLCertVerificationError) -> BrokerUnfit:
-    refusal = BrokerUnfit(
-        f"the certificate of the broker at {url} is not trusted ({error.verify_message})",
-        where="stream.tls.ca",
-        remedy="name the authority that signed it",
-    )
+    if error.verify_code in _NOT_NOW:
+        where, fault, remedy = "stream.url", "not valid now", "renew it, or set the clock of this machine"
+    elif error.verify_code in _ELSEWHERE:
+        where, fault, remedy = "stream.url", "for another address", "name the broker as its certificate does"
+    elif error.verify_code in _NOT_IN_FORM:
+        where, fault, remedy = (
+            "stream.url",
+            "not in due form",
+            "have it, or its authority's, issued again as RFC 5280 asks",
+        )
+    else:
+        where, fault, remedy = "stream.tls.ca", "not trusted", "name the authority that signed it"
+    reason = error.verify_message.rstrip(".")
+    refusal = BrokerUnfit(f"the certificate of the broker at {url} is {fault} ({reason})", where=where, remedy=remedy)
     refusal.__cause__ = error
     return refusal
