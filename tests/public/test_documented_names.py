@@ -80,6 +80,13 @@ def test_every_route_is_documented_and_no_other() -> None:
     assert found == set(re.findall(r"`((?:GET|POST|DELETE) [^`]+)`", table))
 
 
+def test_every_word_of_a_refusal_is_documented_and_no_other() -> None:
+    code = "".join(text for path, text in CODE.items() if path.parent.name == "web")
+    found = set(re.findall(r'\b[45]\d\d(?:,|:) "([a-z_]+)"', code)) | {"unavailable", "fleet_unavailable"}
+    table = text_of("docs/http.md").partition("| status | words |")[2].partition("\n\n")[0]
+    assert found == set(re.findall(r"`([a-z_]+)`", table))
+
+
 def told_to_run() -> Iterator[tuple[str, list[str]]]:
     """The commands that the documents tell people to run, with the place."""
     for path in GUIDES:
