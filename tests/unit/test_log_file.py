@@ -87,6 +87,18 @@ def test_without_standard_error_the_file_has_all_of_it_traceback_and_libraries_i
     assert capsys.readouterr().err == ""
 
 
+def test_what_a_library_says_is_one_line_of_json_on_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger().handlers.clear()  # pytest's own, which keep libraries from being listened to
+    configure_logs()
+    try:
+        raise ValueError("oops")
+    except ValueError:
+        logging.getLogger("a.library").exception("it broke")
+    (said,) = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (said["event"], said["level"], said["said"]) == ("library_said", "error", "it broke")
+    assert "ValueError: oops" in said["exception"]
+
+
 def test_a_full_file_is_moved_aside_and_so_many_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "crewlet.log"
     file = LogFile(path, max_bytes=10, max_backups=2)

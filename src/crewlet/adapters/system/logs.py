@@ -55,10 +55,7 @@ def configure_logs(
         cache_logger_on_first_use=True,
     )
     # Libraries that log through the standard module speak up only when something is wrong.
-    if file is None:
-        logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
-    else:
-        logging.basicConfig(level=logging.WARNING, handlers=[_AsEvents()])
+    logging.basicConfig(level=logging.WARNING, handlers=[_AsEvents()])
 
 
 def _rendered(form: Form, *, is_terminal: bool) -> list[structlog.typing.Processor]:
