@@ -40,7 +40,7 @@ def can_be_served(store: Path) -> bool:
 def test_a_server_comes_up_on_a_free_port_with_jetstream(tmp_path: Path) -> None:
     with one_server(tmp_path) as server:
         assert server.broker.port > 0
-        assert server.broker.ready(5.0)
+        assert server.broker.ready(30.0)
         assert server.broker.monitor_url is not None
     assert server.broker.exit_code() == 0
 
@@ -119,7 +119,7 @@ def test_a_frozen_server_is_ended_too(tmp_path: Path) -> None:
 
 def test_without_a_store_nothing_is_left_on_disk() -> None:
     broker = Broker.start(BrokerPlan())
-    assert broker.ready(10.0)
+    assert broker.ready(30.0)
     broker.stop()
     assert not broker.home.exists()
 
@@ -127,7 +127,7 @@ def test_without_a_store_nothing_is_left_on_disk() -> None:
 def test_a_token_is_asked_for_and_kept_from_other_users(tmp_path: Path) -> None:
     broker = Broker.start(BrokerPlan(store_dir=tmp_path, token='a "quoted" töken'))
     try:
-        assert broker.ready(10.0)
+        assert broker.ready(30.0)
         assert stat.S_IMODE((tmp_path / "nats-server.conf").stat().st_mode) == 0o600
         broker.plan = replace(broker.plan, token="wrong")
         assert not broker.is_listening()

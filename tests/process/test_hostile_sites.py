@@ -29,10 +29,10 @@ Act = Callable[[Site, Ask], Awaitable[bool]]
 
 
 @asynccontextmanager
-async def _started(site: Site, *, call_s: float = 30.0) -> AsyncGenerator[ToolServer]:
+async def _started(site: Site, *, call_s: float = 30.0, start_s: float = 30.0) -> AsyncGenerator[ToolServer]:
     async with on_loopback(site) as url:
         transport = HttpServer(url, {"Authorization": f"Bearer {SECRET}"})
-        spec = ToolServerSpec("web", transport, call_s, 30.0, frozenset({SECRET}))
+        spec = ToolServerSpec("web", transport, call_s, start_s, frozenset({SECRET}))
         async with started_site(spec) as server:
             yield server
 
@@ -215,7 +215,7 @@ async def test_whatever_a_site_says_no_call_waits_for_more_than_its_answer(step:
         return ask.message.get("method") == step
 
     with capture_logs() as logs, suppress(ToolServerNotStarted):
-        async with asyncio.timeout(25), _started(Site(EVENTS + FINE, act=act)) as server:
+        async with asyncio.timeout(90), _started(Site(EVENTS + FINE, act=act), call_s=600, start_s=600) as server:
             told = await _told(server)
             assert (told == "fine") == (step == "notifications/initialized"), told
             assert told.isprintable() and "did not answer within" not in told
@@ -231,7 +231,7 @@ async def test_a_session_of_a_name_that_cannot_be_sent_back_is_named() -> None:
         return True
 
     with pytest.raises(ToolServerNotStarted, match="session"):
-        async with asyncio.timeout(25), _started(Site(act=act)):
+        async with asyncio.timeout(90), _started(Site(act=act), call_s=600, start_s=600):
             pass
 
 

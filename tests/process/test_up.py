@@ -96,7 +96,7 @@ def up(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         if running.process.poll() is None:
             running.process.kill()
             running.process.wait()
-        _, alive = psutil.wait_procs(family, timeout=15)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert alive == []
 
 
@@ -104,14 +104,14 @@ def test_a_parent_that_is_asked_for_stacks_has_its_node_print_them_and_lives_on(
     node = up.until_ready()
     before = len(up.said())
     up.process.send_signal(signal.SIGUSR2)
-    up.until(lambda: "(most recent call first)" in up.said()[before:], "the stacks are printed", 20)
+    up.until(lambda: "(most recent call first)" in up.said()[before:], "the stacks are printed")
     assert up.process.poll() is None and up.until_ready() == node
 
 
 def test_whoever_asks_for_stacks_while_it_starts_ends_nothing(folder: Path) -> None:
     up = Up(folder)
     try:
-        up.until(up.family, "its settings are being read", 20)
+        up.until(up.family, "its settings are being read")
         up.process.send_signal(signal.SIGUSR2)
         up.until_ready()
         assert up.process.poll() is None
@@ -122,11 +122,12 @@ def test_whoever_asks_for_stacks_while_it_starts_ends_nothing(folder: Path) -> N
 
 def test_mail_in_the_hands_of_a_killed_node_is_worked_by_the_next(up: Up) -> None:
     node = up.until_ready()
-    sent = [crewlet(up.folder, "seat", "send", "greeter", f"number {n}").stdout.strip() for n in range(3)]
+    words = [f"number {n}" for n in range(3)]
+    sent = [crewlet(up.folder, "seat", "send", "greeter", text).stdout.strip() for text in words]
     os.kill(node, signal.SIGKILL)
     assert up.until_ready(but_not=node) != node
-    for message_id in sent:
-        again = crewlet(up.folder, "seat", "send", "greeter", "x", "--id", message_id, "--wait", timeout_s=100)
+    for message_id, text in zip(sent, words, strict=True):
+        again = crewlet(up.folder, "seat", "send", "greeter", text, "--id", message_id, "--wait", timeout_s=100)
         assert again.returncode == 0, again
     assert "ended with signal 9; starting it again" in up.said()
 
@@ -136,7 +137,8 @@ def test_mail_in_hand_is_worked_at_once_after_everything_was_killed(folder: Path
     settings = folder / "crewlet.yaml"
     settings.write_text(settings.read_text().replace("lease_ttl_seconds: 45", "lease_ttl_seconds: 600"))
     company = folder / "company.yaml"
-    company.write_text(company.read_text().replace("sleep: 0.2", "sleep: 5"))
+    quick = company.read_text()
+    company.write_text(quick.replace("sleep: 0.2", "sleep: 600"))
     first = Up(folder)
     family: list[psutil.Process] = []
     try:
@@ -147,12 +149,13 @@ def test_mail_in_hand_is_worked_at_once_after_everything_was_killed(folder: Path
     finally:
         first.process.kill()
         first.process.wait()
-        assert psutil.wait_procs(family, timeout=15)[1] == []
+        assert psutil.wait_procs(family, timeout=60)[1] == []
+    company.write_text(quick)
     second = Up(folder)
     try:
         second.until_ready()
         again = crewlet(
-            folder, "seat", "send", "greeter", "x", "--id", message_id, "--wait", "--timeout", "80", timeout_s=100
+            folder, "seat", "send", "greeter", "hi", "--id", message_id, "--wait", "--timeout", "80", timeout_s=100
         )
         assert again.returncode == 0, again
         assert "left_mail_given_back" in second.said()
@@ -176,7 +179,7 @@ def test_what_init_writes_runs_as_it_is_a_stop_leaves_nothing_and_epochs_grow_at
         rows = json.loads(crewlet(folder, "seat", "list", "-o", "json").stdout)
         epochs.append(min(row["epoch"] for row in rows))
         assert up.stop() == 0
-        assert psutil.wait_procs(family, timeout=15)[1] == []
+        assert psutil.wait_procs(family, timeout=60)[1] == []
         assert not facts.exists()
     assert epochs[1] > epochs[0]
 
@@ -190,6 +193,7 @@ def test_a_node_whose_log_is_a_file_tells_its_api_and_its_leaving_there_in_order
     up = Up(folder)
     up.until_ready()
     url = up.facts["url"]
+    up.until(lambda: '"node_started"' in (folder / "node.log").read_text(), "its start is over")
     assert up.stop() == 0
     told = [json.loads(line) for line in (folder / "node.log").read_text().splitlines()]
     order = ("api_listening", "node_started", "engine_draining", "drain_complete", "api_stopped", "engine_stopped")
@@ -236,12 +240,12 @@ def test_a_bare_node_without_a_broker_of_its_own_says_how_to_get_one(folder: Pat
 
 def test_a_broker_that_is_down_is_waited_for_and_then_named(folder: Path) -> None:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind(("127.0.0.1", 0))  # and nobody listens
         port = free.getsockname()[1]
-    (folder / "crewlet.yaml").write_text(
-        f"startup_timeout_s: 1\nstream: {{type: nats, url: 'nats://127.0.0.1:{port}'}}\n"
-        "coordination: {type: embedded-kv}\nnode: {id: n1}\n"
-    )
-    done = crewlet(folder, "node")
+        (folder / "crewlet.yaml").write_text(
+            f"startup_timeout_s: 1\nstream: {{type: nats, url: 'nats://127.0.0.1:{port}'}}\n"
+            "coordination: {type: embedded-kv}\nnode: {id: n1}\n"
+        )
+        done = crewlet(folder, "node")
     assert done.returncode == 1
     assert f"127.0.0.1:{port}" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

@@ -25,7 +25,7 @@ async def turn(beat, seconds):
         await asyncio.sleep(0.05)
 
 async def main(how):
-    beats = Beats(time.monotonic, 1.5)
+    beats = Beats(time.monotonic, 4.0)
     beat = beats.of("heartbeat")
     with Watchdog(beats.worst, threshold_s=beats.threshold_s, poll_s=beats.beat_s, dies_at_thaw=True):
         await turn(beat, 0.3)
@@ -38,9 +38,9 @@ async def main(how):
             await turn(beat, 60)
         elif how == "loop ended":
             beat.stop()
-            time.sleep(2.5)
+            time.sleep(5.0)
     print("left in peace", flush=True)
-    time.sleep(2.5)
+    time.sleep(8.0)
 
 asyncio.run(main(sys.argv[1]))
 """
@@ -77,7 +77,7 @@ def test_a_held_interpreter_lock_ends_with_all_stacks() -> None:
 def test_a_process_that_was_frozen_past_the_threshold_dies_at_the_thaw_before_it_runs_a_line() -> None:
     with node("stopped") as process:
         process.send_signal(signal.SIGSTOP)
-        time.sleep(4.0)  # past the timer, which lasts four looks of the watcher longer than the threshold
+        time.sleep(9.0)  # past the timer, which lasts four looks of the watcher longer than the threshold
         process.send_signal(signal.SIGCONT)
         out, _ = process.communicate(timeout=_LIMIT_S)
         assert process.returncode in (-signal.SIGALRM, 1) and out == ""
