@@ -402,3 +402,16 @@ class TestWithoutANode:
         assert capsys.readouterr().err == (
             f"crewlet: --url: {url!r} is not the address of a node; write http://host:port.\n"
         )
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("crewlet se", {"seat"}), ("crewlet seat pa", {"pause"}), ("crewlet seat send --w", {"--wait"})],
+)
+def test_a_shell_is_told_how_a_word_may_go_on_also_of_commands_that_are_loaded_late(
+    words: str, offered: set[str]
+) -> None:
+    told = {"_CREWLET_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    crewlet = Path(sys.executable).with_name("crewlet")
+    run = subprocess.run([crewlet], check=True, env={**os.environ, **told}, capture_output=True, text=True, timeout=60)
+    assert set(run.stdout.split()) == offered

@@ -65,7 +65,6 @@ app = typer.Typer(
     help="Run a company of AI agents on a fleet of machines.",
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
