@@ -23,7 +23,7 @@ from crewlet.testing.brokers import Server, one_server
 
 pytestmark = pytest.mark.real
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 NS = 1_000_000_000
 LEDGER = BucketSpec("crewlet_ledger", max_age_s=600.0)
 

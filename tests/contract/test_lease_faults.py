@@ -76,7 +76,7 @@ async def test_a_claims_write_that_is_applied_twice_changes_nothing(
 async def test_a_renewal_that_timed_out_and_was_applied_after_the_reconnection_renews_no_ended_tenure(
     server: Server,
 ) -> None:
-    async with fleet_on(server.urls) as fleet:
+    async with fleet_on(server.urls, ttl_s=6.0) as fleet:  # time for a call that nobody answers, and one more
         link = await fleet.link()
         node, peer = await fleet.node("n:1", link=link), await fleet.node("m:1")
         clock = SystemClock()

@@ -20,7 +20,7 @@ from crewlet.testing.contracts.leaseworld import granted
 
 pytestmark = pytest.mark.real
 
-TTL_S = 2.0
+TTL_S = 4.0
 
 
 class Seats:

@@ -69,7 +69,7 @@ def asked(config: Path, process: subprocess.Popen[bytes], path: str) -> dict[str
         facts = json.loads((config.parent / ".crewlet" / "run" / "node.json").read_text())
         if facts["pid"] != process.pid:
             return None
-        with urllib.request.urlopen(f"{facts['url']}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{facts['url']}{path}", timeout=30) as answer:
             return json.load(answer)
     except (OSError, ValueError):
         return None
@@ -127,18 +127,18 @@ async def test_a_bucket_made_with_another_ttl_decides_it_and_everything_that_fol
 ) -> None:
     connection = await opened(server)
     try:
-        await made_by_hand(connection, "crewlet_leases", 3.0)
+        await made_by_hand(connection, "crewlet_leases", 6.0)
         stream = {"type": "nats", "url": server.url}
         config = settings(
             tmp_path / "node", stream=stream, coordination={"type": "embedded-kv", "lease_ttl_seconds": 45}
         )
         with node(config, server.url) as process:
             health = await served(config, process)
-            assert health["lease_ttl_s"] == 3.0
+            assert health["lease_ttl_s"] == 6.0
             first = await epochs(config, process)
             listed = await ask(connection, "CONSUMER.LIST.CREWLET_AGENT")
             windows = {consumer["config"]["ack_wait"] for consumer in listed["consumers"]}
-            assert windows == {3 * NS}
+            assert windows == {6 * NS}
             # A heartbeat of a third of what was asked for would let every lease lapse.
             before = await renewals(connection)
             await at_last(lambda: renewals(connection), lambda count: count >= before + 3 * 6)

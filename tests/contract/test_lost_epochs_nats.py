@@ -23,7 +23,7 @@ from crewlet.testing.brokers import Server, one_server
 pytestmark = pytest.mark.real
 
 TTL_S = 30.0
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

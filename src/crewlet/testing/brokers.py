@@ -16,6 +16,8 @@ from crewlet.supervisor.broker import Broker, BrokerPlan, ClusterPlan, PortInUse
 
 _TRIES = 5
 _START_S = 30.0
+_END_S = 30.0
+"""What a busy machine may need for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def one_server(path: Path, *, plan: BrokerPlan | None = None) -> Generator[Serve
             raise TimeoutError(f"JetStream did not answer: {broker.log_tail()}")
         yield Server(broker)
     finally:
-        broker.stop(timeout_s=5.0)
+        broker.stop(timeout_s=_END_S)
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def three_members(path: Path, *, token: str | None = None) -> Generator[Cluster]
     with ExitStack() as stack:
         members = _start_members(path, token)
         for member in members:
-            stack.callback(member.stop, 5.0)
+            stack.callback(member.stop, _END_S)
         for member in members:
             if not member.ready(_START_S):
                 raise TimeoutError(f"JetStream did not answer: {member.log_tail()}")
@@ -146,7 +148,7 @@ def stop(broker: Broker) -> None:
     broker.signal(signal.SIGSTOP)
     if broker.pid is not None:
         server = psutil.Process(broker.pid)
-        until = time.monotonic() + 5.0
+        until = time.monotonic() + _END_S
         while server.status() != psutil.STATUS_STOPPED and time.monotonic() < until:
             time.sleep(0.001)
 
@@ -154,7 +156,7 @@ def stop(broker: Broker) -> None:
 def end_politely(broker: Broker) -> None:
     """SIGTERM a server and see it end; its store stays locked for a restart."""
     broker.signal(signal.SIGTERM)
-    broker.wait_exit(10.0)
+    broker.wait_exit(_END_S)
 
 
 def again(broker: Broker, *, wait: bool = True) -> None:

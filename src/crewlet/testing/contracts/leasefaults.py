@@ -284,13 +284,13 @@ async def a_member_without_quorum_concludes_nothing(world: LeasesWorld) -> None:
     """Its reads are of a time before the claim, or before the last renewal, which by them has lapsed long ago."""
     leases = world.faulty(world.leases)
     store = world.store(leases=leases)
-    old = granted(await store.claim("seat:old", "n:1", ttl_s=world.ttl_s / 4))
+    old = granted(await store.claim("seat:old", "n:1", ttl_s=world.ttl_s / 2))
     await world.sleep(world.ttl_s / 8)
     deposed = world.faulty(world.leases)
     await deposed.go_stale()
     new = granted(await store.claim("seat:new", "n:1"))
     assert await store.renew("seat:old", "n:1", old.epoch, ttl_s=world.ttl_s)
-    await world.sleep(world.ttl_s / 4)
+    await world.sleep(world.ttl_s / 2)
     leases.stale_as(deposed)
     for lease in (old, new):
         await raises(Unavailable, lambda lease=lease: store.renew(lease.resource, "n:1", lease.epoch))

@@ -178,11 +178,11 @@ async def a_record_with_an_age_of_its_own_lapses_by_it(world: LeasesWorld) -> No
         return LeaseStore(world.duties, world.epochs, clock=world.clock, entropy=world.entropy, has_entry_ttl=True)
 
     holder, peer = store(), store()
-    first = granted(await holder.claim("worker:a", "n:1", ttl_s=1.0))
-    refused(await peer.claim("worker:a", "m:1", ttl_s=1.0), "held")
-    again = granted(await holder.claim("worker:a", "n:1", ttl_s=1.5))
+    first = granted(await holder.claim("worker:a", "n:1", ttl_s=3.0))
+    refused(await peer.claim("worker:a", "m:1", ttl_s=3.0), "held")
+    again = granted(await holder.claim("worker:a", "n:1", ttl_s=3.5))
     assert again.epoch == first.epoch
-    await world.sleep(1.55)
+    await world.sleep(3.55)
     assert granted(await peer.claim("worker:a", "m:1", ttl_s=30.0)).epoch == first.epoch + 1
 
 
