@@ -47,13 +47,13 @@ async def test_foreign_messages_on_the_subjects_of_dead_letters_keep_no_letter_f
         assert stored is not None
         # All but one fact of it is as in a letter of ours.
         headers = {name: text for name, text in stored.headers.items() if not name.startswith("Nats-")}
-        await connection.request(stored.subject, b"x", timeout_s=5.0, headers={**headers, "Crewlet-History": "5"})
+        await connection.request(stored.subject, b"x", timeout_s=30.0, headers={**headers, "Crewlet-History": "5"})
         deep = {**headers, "Crewlet-History": "[" * 60_000}
-        await connection.request(stored.subject, b"x", timeout_s=5.0, headers=deep)
-        await connection.request(f"dlq.{inbox.topic}.agent-writer.0.0", b"x", timeout_s=5.0, headers=headers)
-        await connection.request("dlq.x", b"[" * 100_000, timeout_s=5.0)
-        await connection.request(PROBE, b"", timeout_s=5.0)  # one that was left, and is no stranger's
-        await connection.request("dlq.y", b"\xff", timeout_s=5.0, headers=b"NATS/1.0\r\n\xff\xfe\r\n:\r\n\r\n")
+        await connection.request(stored.subject, b"x", timeout_s=30.0, headers=deep)
+        await connection.request(f"dlq.{inbox.topic}.agent-writer.0.0", b"x", timeout_s=30.0, headers=headers)
+        await connection.request("dlq.x", b"[" * 100_000, timeout_s=30.0)
+        await connection.request(PROBE, b"", timeout_s=30.0)  # one that was left, and is no stranger's
+        await connection.request("dlq.y", b"\xff", timeout_s=30.0, headers=b"NATS/1.0\r\n\xff\xfe\r\n:\r\n\r\n")
         await send(mail, inbox.topic, "e2")
         await until(world, lambda: mail.tally.dead_letters == 2)
         with capture_logs() as logs:
@@ -61,7 +61,7 @@ async def test_foreign_messages_on_the_subjects_of_dead_letters_keep_no_letter_f
         assert [each.message_id for each in letters] == ["e1", "e2"]
         assert [each["event"] for each in logs] == ["dead_letter_unreadable"] * 5
         assert all("\n" not in str(each["error"]) for each in logs)
-        await connection.request("dlq.z", b"x", timeout_s=5.0)
+        await connection.request("dlq.z", b"x", timeout_s=30.0)
         assert (await mail.dead_letters.page(">", limit=2)).next is None, "a stranger's message is not more of them"
         assert (await mail.dead_letters.page(">", limit=1)).next == letters[0].id
         # A record of its replay that cannot be read costs the letter's own state only.

@@ -98,6 +98,13 @@ async def until_held(link: FaultyLink) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_waiting(peer: Node, inbox: Subscription, count: int | None) -> None:
+    """Until so much mail waits, or no mailbox is there (None): the broker acts, and counts, in its own time."""
+    async with asyncio.timeout(BOUND_S):
+        while (None if (backlog := await peer.mail.waiting(inbox)) is None else backlog.waiting) != count:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.proves("MB-15")
 async def test_a_delete_that_arrives_after_its_sweep_takes_no_mailbox_of_a_seat_that_came_back(
     stack: AsyncExitStack, server: Server
@@ -113,12 +120,11 @@ async def test_a_delete_that_arrives_after_its_sweep_takes_no_mailbox_of_a_seat_
     with pytest.raises(Unavailable, match="is being retired"):
         await peer.mailboxes.ensure(["ceo"])
     await sweeper.link.deliver_held()
-    assert await peer.mail.waiting(topics.inbox("ceo")) is None
+    await until_waiting(peer, topics.inbox("ceo"), None)
     peer.link.shift_store_now(int(TAKE_OVER_AFTER_S) + 1)
     assert await peer.mailboxes.ensure(["ceo"]) == 1
     await peer.mail.publish(topics.inbox("ceo").topic, b"hello", message_id="m1")
-    backlog = await peer.mail.waiting(topics.inbox("ceo"))
-    assert backlog is not None and backlog.waiting == 1
+    await until_waiting(peer, topics.inbox("ceo"), 1)
 
 
 async def test_a_retirement_in_doubt_is_finished_by_a_later_sweep(stack: AsyncExitStack, server: Server) -> None:
@@ -177,7 +183,7 @@ async def test_what_left_over_a_connection_that_broke_is_settled_by_no_answer_ov
     # It does arrive, and takes what was made anew.
     assert await peer.mail.ensure_subscription(inbox) is True
     await sender.link.deliver_held()
-    assert await peer.mail.waiting(inbox) is None
+    await until_waiting(peer, inbox, None)
 
 
 async def test_a_delete_that_could_not_be_sent_says_so(stack: AsyncExitStack, server: Server) -> None:
@@ -229,7 +235,6 @@ async def test_a_subscription_of_a_stream_that_is_gone_cannot_be_deleted_and_tha
     inbox = Subscription("crewlet.notifications.inbound", "audit")
     await sender.mail.ensure_subscription(inbox)
     await sender.mail._connection.js.delete_stream("CREWLET_NOTIFICATIONS")  # pyright: ignore[reportPrivateUsage]
-    began_at = CLOCK.elapsed()
     with pytest.raises(NotTaken, match="was deleted"):
-        await sender.mail.delete_subscription(inbox, patience_s=10 * BOUND_S)
-    assert CLOCK.elapsed() - began_at < BOUND_S
+        async with asyncio.timeout(3 * BOUND_S):  # and not after its patience
+            await sender.mail.delete_subscription(inbox, patience_s=100 * BOUND_S)

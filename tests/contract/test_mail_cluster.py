@@ -135,7 +135,7 @@ async def test_a_consumers_leader_that_goes_away_leaves_nobody_deaf(own_cluster:
         try:
             for inbox in inboxes:
                 await _patiently(lambda inbox=inbox: send(sender, inbox.topic, "e1"))
-            await until(world, lambda: all(desk.ids[-1:] == ["e1"] for desk in desks), within_s=40.0)
+            await until(world, lambda: all(desk.ids[-1:] == ["e1"] for desk in desks), within_s=90.0)
         finally:
             await asyncio.to_thread(cluster.restart, leader)
         for inbox in inboxes:

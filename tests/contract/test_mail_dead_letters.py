@@ -84,7 +84,7 @@ async def bury(deliveries: Sequence[Delivery]) -> Bury:
 async def test_a_burial_that_fails_keeps_the_mail_and_a_lost_stream_is_made_again(
     server: Server, monkeypatch: pytest.MonkeyPatch, answers: list[Any], budget: int, tries: int
 ) -> None:
-    monkeypatch.setattr(attachment_module, "NAK_CAP_S", 0.5)
+    monkeypatch.setattr(attachment_module, "NAK_CAP_S", 3.0)
     async with nats_world(server.urls, delivery_budget=budget) as world:
         mail = await world.client()
         inbox = Subscription(world.topic("inbox"), "g")
@@ -146,7 +146,7 @@ async def test_the_largest_mail_has_room_for_its_history(server: Server) -> None
             await mail.publish(inbox.topic, b"x" * (world.ceiling - HEADROOM_BYTES + 1), message_id="larger")
         await mail.publish(inbox.topic, b"x" * (world.ceiling - HEADROOM_BYTES), message_id="largest")
         # Put there by somebody who keeps no room.
-        await world.connections[0].request(inbox.topic, b"y" * (world.ceiling - 200), timeout_s=5.0)
+        await world.connections[0].request(inbox.topic, b"y" * (world.ceiling - 200), timeout_s=30.0)
         reason = "warum? \N{PILE OF POO}" * 200
         await mail.attach(inbox, Desk([Nak(reason)] * 6), good_until=math.inf, journal=journal)
         await until(world, lambda: mail.tally.dead_letters + mail.tally.failed_burials >= 2)

@@ -84,6 +84,6 @@ async def _everybody_hears(world: NatsWorld, sender: Mail, desks: Sequence[Desk]
     await until(world, lambda: all(connection.is_connected for connection in world.connections))
     for inbox in INBOXES:
         await send(sender, inbox.topic, word)
-    await until(world, lambda: all(desk.ids[-1:] == [word] for desk in desks), within_s=20.0)
+    await until(world, lambda: all(desk.ids[-1:] == [word] for desk in desks), within_s=60.0)
     for inbox in INBOXES:
         await until_backlog(world, sender, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (0, 0))

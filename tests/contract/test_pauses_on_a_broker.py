@@ -51,7 +51,7 @@ async def test_of_many_who_pause_one_seat_at_once_one_wins_and_every_node_learns
         assert (await people[1].resume({"alice": "another"})).lost["alice"] is not None
         assert (await people[2].resume({"alice": winner})).done == ("alice",)
         await _until(lambda: all(_id(watch) is None for watch in watches))
-        await people[0].pause(["alice"], Wish("again", for_s=2))
+        await people[0].pause(["alice"], Wish("again", for_s=6))
         await _until(lambda: all(_id(watch) == "again" for watch in watches))
         await _until(lambda: all(_id(watch) is None for watch in watches))
         assert await people[0].in_force() == {}

@@ -196,13 +196,13 @@ async def what_is_to_be_buried_past_the_lease_or_after_a_detach_goes_to_the_next
                 await released.wait()
                 return await judged(deliveries)
 
-            good_until = math.inf if how == "detach" else world.clock.elapsed() + 0.5
+            good_until = math.inf if how == "detach" else world.clock.elapsed() + 2.0
             attachment = await mail.attach(inbox, late, good_until=good_until)
             await until(world, lambda attachment=attachment: attachment.is_handling)
             if how == "detach":
                 await attachment.detach()
             else:
-                await world.clock.sleep(0.6)
+                await world.clock.sleep(2.1)
             released.set()
             await until(world, lambda attachment=attachment: attachment.in_hand == 0)
             assert await world.dead_letters(inbox.topic) == [] and await world.kept(inbox.topic) == 1

@@ -4,7 +4,17 @@ import asyncio
 import math
 
 from crewlet.ports.mail import Ack, NoMailbox, Subscription
-from crewlet.testing.contracts.mailworld import Desk, MakeWorld, quiet, raises, send, until, until_kept, when
+from crewlet.testing.contracts.mailworld import (
+    Desk,
+    MakeWorld,
+    quiet,
+    raises,
+    send,
+    until,
+    until_backlog,
+    until_kept,
+    when,
+)
 
 
 async def a_pause_keeps_mail_from_handlers(make: MakeWorld) -> None:
@@ -83,8 +93,8 @@ async def a_hold_taken_before_the_attach_stops_the_first_delivery(make: MakeWorl
         desk = Desk()
         attachment = await two.attach(inbox, desk, good_until=math.inf, holds=["paused"])
         await quiet(world)
-        backlog = await one.waiting(inbox)
-        assert desk.ids == [] and backlog is not None and (backlog.waiting, backlog.in_hand) == (2, 0)
+        await until_backlog(world, one, inbox, lambda backlog: (backlog.waiting, backlog.in_hand) == (2, 0))
+        assert desk.ids == []
         attachment.unhold("paused")
         await until(world, lambda: desk.ids == ["w1", "w2"])
 
@@ -147,8 +157,7 @@ async def a_hold_goes_with_the_seat_to_its_next_node(make: MakeWorld) -> None:
         new = await two.attach(inbox, there, good_until=math.inf, holds=["paused"])
         await send(one, inbox.topic, "w2")
         await quiet(world)
-        backlog = await two.waiting(inbox)
-        assert backlog is not None and (backlog.waiting, backlog.open_pulls) == (2, 0)
+        await until_backlog(world, two, inbox, lambda backlog: (backlog.waiting, backlog.open_pulls) == (2, 0))
         old.unhold("paused")
         await quiet(world)
         assert (here.ids, there.ids) == ([], [])

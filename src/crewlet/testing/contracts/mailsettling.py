@@ -82,5 +82,5 @@ async def what_settles_after_a_detach_touches_nobody(make: MakeWorld) -> None:
         assert not after.is_quiesced
         backlog = await until_backlog(world, mail, inbox, lambda backlog: backlog.in_hand == 1)
         assert backlog.waiting == 0
-        assert await world.kept(inbox.topic) == 1
+        await until_kept(world, inbox.topic, 1)
         assert await mail.wait_for_handlers(1.0) == 0
