@@ -4,7 +4,7 @@ import asyncio
 import math
 
 from crewlet.ports.errors import NotLive
-from crewlet.ports.mail import Ack, Defer, Nak, Subscription
+from crewlet.ports.mail import Ack, BatchOptions, Defer, Nak, Subscription
 from crewlet.testing.contracts.mailworld import (
     LONG_S,
     Desk,
@@ -121,6 +121,7 @@ async def every_verb_of_a_stopped_instance_says_not_live(make: MakeWorld) -> Non
             attachment.unquiesce,
             lambda: attachment.hold("a"),
             lambda: attachment.unhold("a"),
+            lambda: attachment.reconfigure(BatchOptions()),
         ):
             raises_now(now, NotLive)
         raises_now(lambda: attachment.prolong(math.inf), NotLive)
