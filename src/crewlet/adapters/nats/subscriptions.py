@@ -23,6 +23,11 @@ from crewlet.ports.mail import Backlog, Subscription
 MAX_ACK_PENDING = 10_000
 PAGE_TRIES = 8
 ALARM_EVERY_S = 60.0
+UNWANTED = frozenset(
+    {"backoff", "headers_only", "inactive_threshold", "max_batch", "max_bytes", "max_expires"}
+    | {"priority_groups", "priority_policy", "priority_timeout"}
+)
+"""What shortens a delivery's window, strips it, ends the consumer, or has pulls refused."""
 TOPIC_KEY, GROUP_KEY, MAKER_KEY = "crewlet_topic", "crewlet_group", "crewlet_maker"
 
 log = structlog.get_logger()
@@ -189,11 +194,7 @@ class Consumers:
             "ack_wait": round(self.ack_window_s * NS),
             "max_deliver": -1,
             "max_ack_pending": MAX_ACK_PENDING,
-            "metadata": {
-                TOPIC_KEY: subscription.topic,
-                GROUP_KEY: subscription.group,
-                MAKER_KEY: self.entropy.token(),
-            },
+            "metadata": {**_said_of(subscription), MAKER_KEY: self.entropy.token()},
         }
         body = {"stream_name": stream.name, "action": "create", "config": config}
         subject = f"CONSUMER.CREATE.{stream.name}.{name}.{subscription.topic}"
@@ -210,23 +211,22 @@ class Consumers:
         if config.get("filter_subject") != subscription.topic:
             log.error("subscription_foreign", topic=subscription.topic, group=subscription.group)
             raise Unavailable(f"{consumer_name(subscription)} is a consumer of {config.get('filter_subject')!r}")
-        wanted: dict[str, Any] = {}
+        name = consumer_name(subscription)
+        whole = {key: value for key, value in config.items() if key not in UNWANTED}
         window = round(self.ack_window_s * NS)
         if int(config.get("ack_wait", 0)) < window:
-            wanted["ack_wait"] = window
+            whole["ack_wait"] = window
         if int(config.get("max_deliver", -1)) != -1:
-            wanted["max_deliver"] = -1
+            whole["max_deliver"] = -1
         if 0 < int(config.get("max_ack_pending", 0)) < MAX_ACK_PENDING:
-            wanted["max_ack_pending"] = MAX_ACK_PENDING
-        if config.get("inactive_threshold"):
-            wanted["inactive_threshold"] = 0
-        if config.get("headers_only"):
-            wanted["headers_only"] = False
-        if not wanted:
+            whole["max_ack_pending"] = MAX_ACK_PENDING
+        whole["durable_name"] = name
+        whole["metadata"] = {**(config.get("metadata") or {}), **_said_of(subscription)}
+        if whole == config:
             return
-        log.info("subscription_mended", topic=subscription.topic, group=subscription.group, changed=sorted(wanted))
-        name = consumer_name(subscription)
-        body = {"stream_name": stream.name, "action": "update", "config": {**config, **wanted}}
+        changed = sorted(key for key in {*whole, *config} if whole.get(key) != config.get(key))
+        log.info("subscription_mended", topic=subscription.topic, group=subscription.group, changed=changed)
+        body = {"stream_name": stream.name, "action": "update", "config": whole}
         try:
             await ask(
                 self.connection,
@@ -283,6 +283,11 @@ class Consumers:
         return await ask(
             self.connection, subject, {"offset": offset}, shape=shapes.Consumers, timeout_s=5.0, budget_s=10.0
         )
+
+
+def _said_of(subscription: Subscription) -> dict[str, str]:
+    """What a consumer says of itself, so that a listing knows the pair that it was made for."""
+    return {TOPIC_KEY: subscription.topic, GROUP_KEY: subscription.group}
 
 
 def _filters(consumer: dict[str, Any], topic: str) -> bool:
