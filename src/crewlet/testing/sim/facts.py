@@ -17,19 +17,16 @@ class Violation:
 
 @dataclass(slots=True)
 class Tenure:
-    """A lease record as the store has it."""
+    """A lease record as the store has it. `ends_at` is when it lapses; what was released has ended before all time."""
 
     record: LeaseRecord
     at: float
     began_at: float
-    lifetime_s: float
+    ends_at: float
+    is_held: bool
 
     def is_live(self, now: float) -> bool:
-        return not self.record.released and now < self.at + self.lifetime_s
-
-    @property
-    def is_held(self) -> bool:
-        return self.record.epoch > 0 and not self.record.released
+        return now < self.ends_at
 
 
 @dataclass(slots=True, eq=False)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 _TOGETHER = 512
 
 Fact = str | int | None
@@ -65,7 +67,7 @@ class History:
 
     def _digest_now(self) -> None:
         news = self._undigested
-        self._digest.update(repr(news).encode())
+        self._digest.update(msgspec.json.encode(news))
         self._counts.update(kind for _, kind, _ in news)
         self._events += news
         if len(self._events) > 2 * self._kept:

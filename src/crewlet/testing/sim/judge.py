@@ -3,7 +3,7 @@
 Nothing here asks a node for its opinion. Whatever is judged is judged at true time, at the place where it took effect.
 """
 
-import asyncio
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from crewlet.testing.sim.firejudge import FIRES, FireJudge
 from crewlet.testing.sim.fleetview import FleetView
 from crewlet.testing.sim.history import History
 from crewlet.testing.sim.lifejudge import LifeJudge
-from crewlet.testing.sim.loop import Process
+from crewlet.testing.sim.loop import Process, SimLoop
 from crewlet.testing.sim.mail import SimMailBroker
 from crewlet.testing.sim.mailboxjudge import MAILBOXES, MailboxJudge
 from crewlet.testing.sim.mailjudge import MailJudge
@@ -55,6 +55,7 @@ class Judge:
     def __init__(
         self,
         company: Company,
+        loop: SimLoop,
         history: History,
         broker: Broker,
         *,
@@ -64,6 +65,7 @@ class Judge:
         on_violation: Callable[[Violation], None],
     ) -> None:
         self._company = company
+        self._loop = loop
         self._history = history
         self._broker = broker
         self._ttl_s = ttl_s
@@ -73,6 +75,7 @@ class Judge:
         self.fleet = FleetView(company, ttl_s)
         self._pauses = PauseJudge(self.fail)
         self.leases: dict[str, Tenure] = {}
+        self._held: dict[str, Tenure] = {}
         self._claims: dict[str, Tenure] = {}
         self.lives = LifeJudge(ttl_s, self.fail)
         self.effects = EffectJudge(self.fail)
@@ -96,7 +99,7 @@ class Judge:
 
     @property
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._loop.now_s
 
     def fail(self, promise: str, text: str) -> None:
         self._history.note("violation", promise, text)
@@ -132,28 +135,37 @@ class Judge:
 
     def _lease_written(self, key: str, record: LeaseRecord) -> None:
         now, resource = self.now, resource_of(key) or key
+        owner, epoch = record.owner, record.epoch
         before = self.leases.get(key)
-        state = "released" if record.released else "held" if record.epoch > 0 else "claiming"
-        self._history.note("lease", resource, record.owner, record.epoch, state)
-        if before is not None and before.is_live(now) and before.record.owner != record.owner:
-            left_s = before.at + before.lifetime_s - now
-            self.fail(
-                "P7", f"{record.owner} took {resource} from {before.record.owner}, {left_s:.3f} s before its lapse"
-            )
-        is_same = before is not None and (before.record.owner, before.record.epoch) == (record.owner, record.epoch)
-        began_at = before.began_at if before is not None and is_same and before.is_held else now
-        tenure = Tenure(record, now, began_at, lifetime_s(record.ttl_s, self._ttl_s))
-        if tenure.is_held and not (is_same and before is not None and before.is_held):
+        was_live = before is not None and before.is_live(now)
+        state = "released" if record.released else "held" if epoch > 0 else "claiming"
+        self._history.note("lease", resource, owner, epoch, state)
+        if before is not None and was_live and before.record.owner != owner:
+            left_s = before.ends_at - now
+            self.fail("P7", f"{owner} took {resource} from {before.record.owner}, {left_s:.3f} s before its lapse")
+        ends_at = -math.inf if record.released else now + lifetime_s(record.ttl_s, self._ttl_s)
+        tenure = Tenure(record, now, now, ends_at, is_held=state == "held")
+        if before is not None and before.is_held:
+            goes_on = before.record.epoch == epoch and before.record.owner == owner
+            if goes_on:
+                tenure.began_at = before.began_at
+            if record.released:
+                self._tenure_released(resource, before)
+        else:
+            goes_on = False
+        if tenure.is_held and not goes_on:
             self._tenure_began(resource, tenure)
-        elif tenure.is_held and before is not None:
+        elif tenure.is_held:
             # What lapsed once is over, also when a late renewal gave its record another life.
-            if not before.is_live(now):
-                self._lapsed.add((resource, record.epoch))
-            if (resource, record.epoch) not in self._lapsed:
-                self._proof_at[resource, record.epoch] = now
-        if before is not None and before.is_held and record.released:
-            self._tenure_released(resource, before)
+            if not was_live:
+                self._lapsed.add((resource, epoch))
+            if (resource, epoch) not in self._lapsed:
+                self._proof_at[resource, epoch] = now
         self.leases[key] = tenure
+        if tenure.is_held:
+            self._held[key] = tenure
+        else:
+            self._held.pop(key, None)
         if state == "claiming":
             self._claims[key] = tenure
         else:
@@ -174,11 +186,8 @@ class Judge:
         self.lives.was_taken(handle, record.owner, self._open.get(handle, ()))
         lower = [
             key
-            for key, other in self.leases.items()
-            if other.is_held
-            and other.is_live(now)
-            and other.record.protocol < record.protocol
-            and other.began_at < now - _GATE_RACE_S
+            for key, other in self._held.items()
+            if other.ends_at > now and other.record.protocol < record.protocol and other.began_at < now - _GATE_RACE_S
         ]
         if lower:
             self.fail("P7", f"{record.owner} took {resource} at protocol {record.protocol} beside an older {lower[0]}")
@@ -186,9 +195,8 @@ class Judge:
         if caller is not None:
             held = [
                 other.record.owner
-                for key, other in self.leases.items()
-                if other.is_held
-                and other.is_live(now)
+                for key, other in self._held.items()
+                if other.ends_at > now
                 and other.record.owner == record.owner
                 and key.startswith("seat.")
                 and self.fleet.is_same_group(key[5:], handle)
@@ -385,9 +393,7 @@ class Judge:
         """The leases as they are, for whoever watches the free seats."""
         now = self.now
         live = {
-            key: each
-            for key, each in self.leases.items()
-            if each.is_live(now) and each.is_held and key.startswith(("seat.", "node."))
+            key: each for key, each in self._held.items() if each.ends_at > now and key.startswith(("seat.", "node."))
         }
         return Scene(
             living,
@@ -400,7 +406,5 @@ class Judge:
         """Live seat tenures by handle."""
         now = self.now
         return {
-            key[5:]: tenure
-            for key, tenure in self.leases.items()
-            if key.startswith("seat.") and tenure.is_held and tenure.is_live(now)
+            key[5:]: tenure for key, tenure in self._held.items() if key.startswith("seat.") and tenure.is_live(now)
         }

@@ -165,6 +165,7 @@ class _World:
         self._broker = Broker(self.history, silence_s=silence_s)
         self.judge = Judge(
             company,
+            loop,
             self.history,
             self._broker,
             ttl_s=self._ttl_s,
