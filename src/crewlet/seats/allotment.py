@@ -107,8 +107,8 @@ def unwanted(plan: Plan, running: Collection[str], *, is_withdrawn: bool = False
 
 def advertised(plan: Plan, running: Collection[str], stuck: Collection[str] = ()) -> int:
     """The count for this node's presence row: the seat leases it holds, of seats that some live node may run."""
-    groups = (plan.group_of(handle) for handle in {*running, *stuck})
-    return sum(1 for group in groups if group is not None and group.nodes > 0)
+    groups = [plan.group_of(handle) for handle in {*running, *stuck}]
+    return len([group for group in groups if group is not None and group.nodes > 0])
 
 
 def is_fleet_full(plan: Plan, running: Collection[str], stuck: Collection[str] = ()) -> bool:

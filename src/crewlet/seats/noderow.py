@@ -85,9 +85,11 @@ def roles_of(lease: Lease) -> frozenset[str]:
 def _read_roles(value: object) -> frozenset[str]:
     if not isinstance(value, list | tuple):
         return _ALL_ROLES
-    listed = cast("Sequence[object]", value)
-    names = [name for name in listed if isinstance(name, str) and name in _ALL_ROLES]
-    return frozenset(names) if names and len(names) == len(listed) else _ALL_ROLES
+    try:
+        roles = frozenset(cast("Sequence[str]", value))
+    except TypeError:  # what has no hash is no role
+        return _ALL_ROLES
+    return roles if roles and roles <= _ALL_ROLES else _ALL_ROLES
 
 
 def _read_labels(value: object) -> dict[str, str]:

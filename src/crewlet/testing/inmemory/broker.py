@@ -2,6 +2,7 @@
 
 from crewlet.ports.mail import Published
 from crewlet.testing.inmemory.records import Records
+from crewlet.testing.sim.loop import SimLoop
 from crewlet.testing.sim.mail import SimMailBroker
 from crewlet.testing.sim.wire import Broker
 
@@ -11,8 +12,8 @@ _PULL_EXPIRY_S = 15.0
 class CompanyMailBroker(SimMailBroker):
     """The broker."""
 
-    def __init__(self, broker: Broker, records: Records, *, ack_window_s: float) -> None:
-        super().__init__(broker, records, ack_window_s=ack_window_s, pull_expiry_s=_PULL_EXPIRY_S)
+    def __init__(self, loop: SimLoop, broker: Broker, records: Records, *, ack_window_s: float) -> None:
+        super().__init__(loop, broker, records, ack_window_s=ack_window_s, pull_expiry_s=_PULL_EXPIRY_S)
         self._records = records
 
     def publish(

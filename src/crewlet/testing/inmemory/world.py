@@ -69,7 +69,7 @@ class World:
         self.plans = Plans()
         self.broker = Broker(History(kept=100))
         self.store = SimStore(self.broker, Dice(_SEED, "store"), self.records, lateness_s=0.0)
-        self.mail = CompanyMailBroker(self.broker, self.records, ack_window_s=lease_ttl_s)
+        self.mail = CompanyMailBroker(loop, self.broker, self.records, ack_window_s=lease_ttl_s)
         self.signals = SignalHub(Dice(_SEED, "signals"), loses=0.0)
         self.context = copy_context()
         self.machines: dict[str, Machine] = {}

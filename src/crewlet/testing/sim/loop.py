@@ -215,8 +215,7 @@ class SimLoop(VirtualLoop):
                     ready.append(_Timer((_wake, (sleeper,), _NOWHERE, process)))
             # What these bring about has its turn after the timers that are due by then.
             for _ in range(len(ready)):
-                handle = ready.popleft()
-                callback, args, context, process = handle
+                callback, args, context, process = handle = ready.popleft()
                 if callback is None:
                     continue
                 if process is None or process.is_running:
@@ -238,12 +237,15 @@ class SimLoop(VirtualLoop):
             timers[:] = [each for each in timers if not _is_over(each)]
             heapify(timers)
             self._crowded = max(_FEW, 2 * len(timers))
-        while timers and _is_over(timers[0]):
-            heappop(timers)
-        if not timers:
-            raise Stuck("every task waits and no timer is set")
-        if timers[0][0] > self.now_s:
-            self.now_s = timers[0][0]
+        while timers:
+            due = timers[0]
+            if due[3].done() if due[2] is None else due[2][0] is None:
+                heappop(timers)
+                continue
+            if due[0] > self.now_s:
+                self.now_s = due[0]
+            return
+        raise Stuck("every task waits and no timer is set")
 
 
 def _is_over(due: _Due | _Sleeping) -> bool:

@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.mail import Published, Subscription
+from crewlet.testing.sim.clock import SimClock
 from crewlet.testing.sim.dice import Dice
-from crewlet.testing.sim.loop import Process
+from crewlet.testing.sim.loop import Process, SimLoop
 from crewlet.testing.sim.wire import Broker, Wire
 from crewlet.testing.twins.mailbroker import Durable, TwinBroker, TwinPull
-from crewlet.testing.virtual import VirtualClock
 
 T = TypeVar("T")
 
@@ -46,8 +46,11 @@ class MailObserver(Protocol):
 class SimMailBroker(TwinBroker):
     """The broker."""
 
-    def __init__(self, broker: Broker, observer: MailObserver, *, ack_window_s: float, pull_expiry_s: float) -> None:
-        super().__init__(VirtualClock(offset_s=0.0), ack_window_s=ack_window_s, pull_expiry_s=pull_expiry_s)
+    def __init__(
+        self, loop: SimLoop, broker: Broker, observer: MailObserver, *, ack_window_s: float, pull_expiry_s: float
+    ) -> None:
+        clock = SimClock(loop, rate=1.0, offset_s=0.0)
+        super().__init__(clock, ack_window_s=ack_window_s, pull_expiry_s=pull_expiry_s)
         self._mood = broker
         self._observer = observer
         self._pulls: dict[tuple[Process, Subscription], list[TwinPull]] = {}

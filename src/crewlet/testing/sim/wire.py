@@ -230,6 +230,7 @@ class Wire:
         finally:
             if not second.cancel() and not second.cancelled():
                 second.exception()  # nobody else may look
+            del first, second  # a failure holds this frame, and they the failure
 
     async def _heard(
         self, stream: str, effect: Callable[[], T], answer: asyncio.Future[T], ends: float, try_s: float
@@ -241,6 +242,8 @@ class Wire:
             left_s = ends - self._loop.now_s - _PAUSE_S
             if left_s <= 0:
                 raise
+        finally:
+            del answer  # a failure holds this frame, and it the failure
         await self._loop.sleep(_PAUSE_S)
         return await self.ask(stream, effect, budget_s=left_s, try_s=try_s)
 

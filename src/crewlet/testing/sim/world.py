@@ -205,7 +205,11 @@ class _World:
     def _stage(self) -> Stage:
         dice = Dice(self._options.seed, "store")
         mail = SimMailBroker(
-            self._broker, self.judge.mails, ack_window_s=self._ttl_s, pull_expiry_s=self._dice.pick((1.5, 15.0, 15.0))
+            self._loop,
+            self._broker,
+            self.judge.mails,
+            ack_window_s=self._ttl_s,
+            pull_expiry_s=self._dice.pick((1.5, 15.0, 15.0)),
         )
         self.judge.mail = mail
         store, world = SimStore(self._broker, dice, self.judge), copy_context()
