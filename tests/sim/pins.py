@@ -67,7 +67,7 @@ PINS = {
     "a fire sent under a name of its sender": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "a fire told and not sent": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),
     "a claimed fire goes to the seat of today": Catch(
-        SimOptions(463, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
+        SimOptions(1399, minutes=10.0, faults=("crash", "loss", "company")), SAFETY, "P4", seeds=25
     ),
     "schedules begun anew when the duty moves": Catch(SimOptions(15, minutes=4.0), SAFETY, "P4", seeds=25),
     "schedules of the document before go on": Catch(SimOptions(7, minutes=4.0), SAFETY, "P4", seeds=25),

@@ -11,12 +11,12 @@ BEATS_PER_THRESHOLD = 5
 SLOWEST_BEAT_S = 1.0
 
 
-def cadence_s(threshold_s: float) -> float:
+def cadence_s(threshold_s: float, slowest_s: float = SLOWEST_BEAT_S) -> float:
     """How often loops beat and the watcher looks: a second, or what lets five beats fit into the threshold.
 
     Source: WD-04.
     """
-    return min(SLOWEST_BEAT_S, threshold_s / BEATS_PER_THRESHOLD)
+    return min(slowest_s, threshold_s / BEATS_PER_THRESHOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,13 @@ class Beats:
     Args:
         now: seconds on a clock that no step of the wall clock moves. Called from any thread.
         threshold_s: how long a loop may go without a beat; infinite where nobody watches.
+        slowest_s: how long it goes without one at most, however long the threshold.
     """
 
-    def __init__(self, now: Callable[[], float], threshold_s: float) -> None:
+    def __init__(self, now: Callable[[], float], threshold_s: float, *, slowest_s: float = SLOWEST_BEAT_S) -> None:
         self._now = now
         self.threshold_s = threshold_s
-        self.beat_s = cadence_s(threshold_s) if threshold_s < math.inf else math.inf
+        self.beat_s = cadence_s(threshold_s, slowest_s) if threshold_s < math.inf else math.inf
         self._beats: dict[str, Beat] = {}
 
     def of(self, name: str) -> Beat:

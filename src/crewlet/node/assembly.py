@@ -4,7 +4,6 @@ The same assembly runs on a laptop, in a fleet, over twins and in a simulation: 
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -110,7 +109,7 @@ class Node:
         )
         if self.leases.ttl_s != config.lease_ttl_s:
             _log.warning("lease_ttl_adopted", asked_s=config.lease_ttl_s, ttl_s=self.leases.ttl_s)
-        self.beats = Beats(ports.clock.elapsed, self.leases.ttl_s if ports.is_watched else math.inf)
+        self.beats = Beats(ports.clock.elapsed, self.leases.ttl_s, slowest_s=ports.slowest_beat_s)
         self._ledger = Ledger(await ports.cells.open(LEDGER_BUCKET))
         self._journal = Journal(await ports.cells.open(DELIVERIES_BUCKET), config.owner, ports.clock)
         paused = await ports.cells.open(PAUSES_BUCKET)

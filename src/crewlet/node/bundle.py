@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from crewlet.duties.maintenance import EVERY_S
+from crewlet.kit.beats import SLOWEST_BEAT_S
 from crewlet.mail.retirement import GRACE_S
 from crewlet.ports.cells import BucketSpec, Cells, CellStore
 from crewlet.ports.clock import Clock
@@ -32,7 +33,7 @@ class Ports:
         is_gone: whether it does not come back by itself, so that a drain waits for no turn; None where that cannot be.
         signals: by which the nodes hear of each other at once; nothing rests on one.
         leases_can_lapse: whether a peer could take over; false under `local`.
-        is_watched: whether somebody reads `Node.beats`.
+        slowest_beat_s: how long the loops may be silent in `Node.beats` while all is well, at most.
         history: where this node keeps what it did.
         give_back_left: hands back the mail that a dead process of this node had in hand, where no other can be alive;
             None where leases tell who may.
@@ -54,7 +55,7 @@ class Ports:
     entropy: Entropy
     deadline: Deadline
     leases_can_lapse: bool
-    is_watched: bool = True
+    slowest_beat_s: float = SLOWEST_BEAT_S
     is_gone: Callable[[], bool] | None = None
     may_meet_other_kind: bool = False
     history: History = field(default_factory=NoHistory)

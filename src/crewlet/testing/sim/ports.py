@@ -1,5 +1,6 @@
 """What a simulated node has of the world: the same bundle of ports for a fleet under faults and for a test of seats."""
 
+import math
 from collections.abc import Callable
 
 from crewlet.node.assembly import Node
@@ -63,6 +64,7 @@ def ports_over(
         entropy=entropy,
         deadline=deadline or NoDeadline(),
         leases_can_lapse=True,
+        slowest_beat_s=math.inf,  # five to a TTL: the judge asks whether any came within one
         history=history or NoHistory(),
         tool_servers=tool_servers,
     )
