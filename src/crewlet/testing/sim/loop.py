@@ -46,7 +46,7 @@ class Process:
         self.state, self.is_running = state, state is State.RUNNING
 
 
-_FEW = 1000
+_FEW = 200
 """So many timers are kept, cancelled or not, before those that were cancelled are swept out."""
 
 PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
@@ -104,6 +104,7 @@ class SimLoop(VirtualLoop):
         self._timed: list[_Due | _Sleeping] = []
         self._crowded = _FEW
         self._kept: list[object] = []
+        self._kept_tasks: set[asyncio.Task[Any]] = set()
         self.callbacks = 0
 
     def freeze(self, process: Process) -> None:
@@ -133,7 +134,8 @@ class SimLoop(VirtualLoop):
         process.turn(State.DEAD)
         self._kept.append(process.queued)
         process.queued = []
-        self._kept.append(asyncio.all_tasks(self))
+        # What has ended since is kept no longer.
+        self._kept_tasks = {task for task in self._kept_tasks if not task.done()} | asyncio.all_tasks(self)
 
     def abandon(self) -> None:
         """Throw away every task that is left, whatever its clean-up says. The loop cannot be used afterwards."""
@@ -147,6 +149,7 @@ class SimLoop(VirtualLoop):
                 _close(task.get_coro())
         self._ready.clear()
         self._kept.clear()
+        self._kept_tasks.clear()
 
     def sleep(self, seconds: float) -> "asyncio.Future[None]":
         """As `asyncio.sleep`, in one callback instead of two. It may be ended before its time."""
