@@ -14,6 +14,7 @@ from crewlet.adapters.nats import streams as streams_module
 from crewlet.adapters.nats.acks import ACK
 from crewlet.adapters.nats.jsapi import ask
 from crewlet.adapters.nats.streams import DEAD_LETTERS, ensure_stream
+from crewlet.mail import consuming as consuming_module
 from crewlet.mail.deadletters import HEADROOM_BYTES
 from crewlet.mail.journal import DELIVERIES_BUCKET, Journal
 from crewlet.ports.deadletters import DeadLetter
@@ -84,7 +85,7 @@ async def bury(deliveries: Sequence[Delivery]) -> Bury:
 async def test_a_burial_that_fails_keeps_the_mail_and_a_lost_stream_is_made_again(
     server: Server, monkeypatch: pytest.MonkeyPatch, answers: list[Any], budget: int, tries: int
 ) -> None:
-    monkeypatch.setattr(attachment_module, "NAK_CAP_S", 3.0)
+    monkeypatch.setattr(consuming_module, "NAK_CAP_S", 3.0)
     async with nats_world(server.urls, delivery_budget=budget) as world:
         mail = await world.client()
         inbox = Subscription(world.topic("inbox"), "g")

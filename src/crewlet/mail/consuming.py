@@ -13,6 +13,7 @@ import structlog
 
 from crewlet.mail.batching import (
     MAX_BATCH_MESSAGES,
+    NAK_CAP_S,
     UNEXPLAINED_DELIVERIES,
     Partition,
     clamped,
@@ -26,6 +27,7 @@ from crewlet.mail.readernotes import ReaderNotes, last_word
 from crewlet.mail.switchboard import Switchboard
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeliveryJournal
+from crewlet.ports.errors import CrewletError
 from crewlet.ports.mail import (
     Ack,
     Answer,
@@ -456,13 +458,23 @@ class Consumer:
         return not self._is_closing and self._clock.elapsed() < self._good_until
 
     async def _bury(self, delivery: Delivery, reason: str) -> None:
+        """Acked only once the letter is confirmed; it goes back where that fails."""
         history = await self._notes.history(delivery)
         if delivery.deliveries > self._budget:
             # Nobody worked this one; why the mail came back is what a reader before said, if the last of them did.
             last = last_word(history, delivery) or "its reader did not say why, or died with it"
             reason = f"{reason}; the last: {last}"
-        is_buried = await self._feed.bury(delivery, reason, history)
-        self._switchboard.burial_ended(is_buried=is_buried)
+        try:
+            if not await self._feed.bury(delivery, reason, history):
+                return
+        except CrewletError as error:
+            self._log.error("dead_letter_failed", id=delivery.id, deliveries=delivery.deliveries, error=repr(error))
+            await self._feed.give_back([delivery], NAK_CAP_S)
+            self._switchboard.burial_ended(is_buried=False)
+            return
+        self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
+        self._feed.ack([delivery])
+        self._switchboard.burial_ended(is_buried=True)
 
     async def _note_deferred(self, partition: Partition, reason: str) -> None:
         """The first deferral of a message is not worth a note."""

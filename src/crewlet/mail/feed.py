@@ -62,7 +62,11 @@ class Feed(Protocol):
         ...
 
     async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
-        """Dead-letter, and ack only once that is confirmed. False: it is not, and the delivery goes back instead."""
+        """Write a dead letter. The delivery stays in hand. False: it was in hand no more, and nothing was written.
+
+        Raises:
+            CrewletError: the letter is not known to be there.
+        """
         ...
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:

@@ -65,6 +65,29 @@ class Switchboard:
         return self._handlers
 
 
+class NodeWide:
+    """The verbs of a mail instance that concern all that is attached to it; see `crewlet.ports.mail.Mail`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._switchboard = Switchboard(clock)
+
+    @property
+    def tally(self) -> MailTally:
+        return self._switchboard.tally
+
+    def pause(self) -> None:
+        self._switchboard.require_live()
+        self._switchboard.set_paused(True)
+
+    def resume(self) -> None:
+        self._switchboard.require_live()
+        self._switchboard.set_paused(False)
+
+    async def wait_for_handlers(self, timeout_s: float | None) -> int:
+        self._switchboard.require_live()
+        return await self._switchboard.wait_for_handlers(timeout_s)
+
+
 async def either(first: Awaitable[Any], second: Awaitable[Any]) -> None:
     """Wait until one of two waits ends; the other is cancelled and seen to end."""
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]

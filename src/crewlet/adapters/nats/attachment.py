@@ -23,7 +23,6 @@ from crewlet.adapters.nats.pulls import Pulls
 from crewlet.adapters.nats.streams import NS, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
 from crewlet.adapters.nats.translate import StreamGone, parse_place
-from crewlet.mail.batching import NAK_CAP_S
 from crewlet.mail.feed import PULL_EXPIRY_S
 from crewlet.ports.deadletters import Handling
 from crewlet.ports.entropy import Entropy
@@ -177,15 +176,8 @@ class NatsFeed:
     async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
         held = self._held(delivery)
         if held is None:
-            return True
-        try:
-            await self._letters.bury(self._subscription, delivery, held.headers, reason, history)
-        except CrewletError as error:
-            self._log.error("dead_letter_failed", id=delivery.id, deliveries=delivery.deliveries, error=repr(error))
-            await self.give_back([delivery], NAK_CAP_S)
             return False
-        self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
-        self.ack([delivery])
+        await self._letters.bury(self._subscription, delivery, held.headers, reason, history)
         return True
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:

@@ -18,7 +18,7 @@ from crewlet.adapters.nats.translate import StreamGone
 from crewlet.mail.consuming import Consumer
 from crewlet.mail.deadletters import HEADROOM_BYTES
 from crewlet.mail.patterns import check_message
-from crewlet.mail.switchboard import Switchboard, Switched
+from crewlet.mail.switchboard import NodeWide, Switched
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeadLetters, DeliveryJournal
 from crewlet.ports.entropy import Entropy
@@ -31,7 +31,6 @@ from crewlet.ports.mail import (
     DetachUnproven,
     Handler,
     Kept,
-    MailTally,
     MessageTooLarge,
     NoMailbox,
     Published,
@@ -45,7 +44,7 @@ ATTACH_PAUSE_S = 0.2
 log = structlog.get_logger()
 
 
-class NatsMail:
+class NatsMail(NodeWide):
     """Durable mail on the broker behind a connection; see `crewlet.ports.mail.Mail` for the promises.
 
     Args:
@@ -68,6 +67,7 @@ class NatsMail:
     ) -> None:
         if ack_window_s <= 0 or delivery_budget < 1:
             raise Misuse("the ack window must be positive and the delivery budget 1 or more")
+        super().__init__(clock)
         self._connection = connection
         self._clock = clock
         self._entropy = entropy
@@ -76,7 +76,6 @@ class NatsMail:
         self._slots: Slots = slots or NoSlots()
         self._consumers = Consumers(connection, entropy, ack_window_s)
         self._places = Places(connection)
-        self._switchboard = Switchboard(clock)
         self._letters = NatsDeadLetters(connection, replicas=replicas, require_live=self._switchboard.require_live)
 
     async def start(self) -> None:
@@ -174,10 +173,6 @@ class NatsMail:
     def dead_letters(self) -> DeadLetters:
         return self._letters
 
-    @property
-    def tally(self) -> MailTally:
-        return self._switchboard.tally
-
     async def attach(
         self,
         subscription: Subscription,
@@ -217,18 +212,6 @@ class NatsMail:
         )
         consumer.start()
         return consumer
-
-    def pause(self) -> None:
-        self._switchboard.require_live()
-        self._switchboard.set_paused(True)
-
-    def resume(self) -> None:
-        self._switchboard.require_live()
-        self._switchboard.set_paused(False)
-
-    async def wait_for_handlers(self, timeout_s: float | None) -> int:
-        self._switchboard.require_live()
-        return await self._switchboard.wait_for_handlers(timeout_s)
 
     async def _ensure_patiently(self, subscription: Subscription, good_until: float) -> Ensured:
         """Through an election of the consumer's leader: a seat that cannot be attached is given up for a lease TTL."""

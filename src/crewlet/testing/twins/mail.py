@@ -14,11 +14,10 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from crewlet.mail.batching import NAK_CAP_S
 from crewlet.mail.consuming import Consumer
 from crewlet.mail.deadletters import letter_of
 from crewlet.mail.patterns import check_message
-from crewlet.mail.switchboard import Switchboard, either
+from crewlet.mail.switchboard import NodeWide, either
 from crewlet.ports.clock import Clock
 from crewlet.ports.deadletters import DeadLetters, DeliveryJournal, Handling
 from crewlet.ports.errors import Unavailable
@@ -30,7 +29,6 @@ from crewlet.ports.mail import (
     DetachUnproven,
     Handler,
     Kept,
-    MailTally,
     Published,
     Subscription,
 )
@@ -111,7 +109,7 @@ class PlainWire:
         await either(asyncio.wait([pull.waiter]), self._clock.sleep(seconds))
 
 
-class TwinMail:
+class TwinMail(NodeWide):
     """The mail of one node on a `TwinBroker`.
 
     Args:
@@ -128,10 +126,10 @@ class TwinMail:
         fault: Fault | None = None,
         wire: MailWire | None = None,
     ) -> None:
+        super().__init__(clock or broker.clock)
         self._broker = broker
         self._clock = clock or broker.clock
         self._wire = wire or PlainWire(broker.clock, fault)
-        self._switchboard = Switchboard(self._clock)
         self._letters = TwinDeadLetters(broker, self._ask)
 
     async def start(self) -> None:
@@ -199,10 +197,6 @@ class TwinMail:
     def dead_letters(self) -> DeadLetters:
         return self._letters
 
-    @property
-    def tally(self) -> MailTally:
-        return self._switchboard.tally
-
     async def _ask(self, name: str, effect: Callable[[], T]) -> T:
         self._switchboard.require_live()
         return await self._wire.ask(name, effect)
@@ -233,18 +227,6 @@ class TwinMail:
         )
         consumer.start()
         return consumer
-
-    def pause(self) -> None:
-        self._switchboard.require_live()
-        self._switchboard.set_paused(True)
-
-    def resume(self) -> None:
-        self._switchboard.require_live()
-        self._switchboard.set_paused(False)
-
-    async def wait_for_handlers(self, timeout_s: float | None) -> int:
-        self._switchboard.require_live()
-        return await self._switchboard.wait_for_handlers(timeout_s)
 
 
 class _TooLate(Exception):
@@ -323,18 +305,9 @@ class TwinFeed:
     async def bury(self, delivery: Delivery, reason: str, history: Sequence[Handling]) -> bool:
         held = self._hand.get(delivery.sequence)
         if held is None:
-            return True
-        letter = letter_of(self._subscription, delivery, held.headers, reason, history)
-        try:
-            await self._wire.ask(
-                "dead_letter", lambda: self._broker.bury(letter.subject, delivery.data, letter.headers)
-            )
-        except Unavailable as error:
-            self._log.error("dead_letter_failed", id=delivery.id, deliveries=delivery.deliveries, error=repr(error))
-            await self.give_back([delivery], NAK_CAP_S)
             return False
-        self._log.error("delivery_dead_lettered", id=delivery.id, deliveries=delivery.deliveries, reason=reason)
-        self.ack([delivery])
+        letter = letter_of(self._subscription, delivery, held.headers, reason, history)
+        await self._wire.ask("dead_letter", lambda: self._broker.bury(letter.subject, delivery.data, letter.headers))
         return True
 
     def forget(self, deliveries: Sequence[Delivery]) -> None:
