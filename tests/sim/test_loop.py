@@ -1,7 +1,8 @@
 """The loop that several simulated processes share."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
 
@@ -104,3 +105,25 @@ def test_timers_due_together_fire_in_the_order_they_were_set() -> None:
         assert seen == list(range(200))
 
     _world(main)
+
+
+def test_a_world_that_is_abandoned_within_a_generator_ends_without_a_word() -> None:
+    async def ticks() -> AsyncIterator[None]:
+        while True:
+            yield
+
+    async def main(loop: SimLoop) -> None:
+        process = Process("p")
+
+        async def work() -> None:
+            async for _ in ticks():
+                await asyncio.sleep(1.0)
+
+        _in(loop, process, work())
+        await asyncio.sleep(2.5)
+        loop.kill(process)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        _world(main)
+    assert [str(warning.message) for warning in said] == []

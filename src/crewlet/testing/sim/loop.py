@@ -147,9 +147,10 @@ class SimLoop(VirtualLoop):
             for task in tasks:
                 setattr(task, "_log_destroy_pending", False)  # noqa: B010
                 _close(task.get_coro())
-        self._ready.clear()
-        self._kept.clear()
-        self._kept_tasks.clear()
+            # What unwound has asked for the ends of its generators, which nobody begins any more.
+            self._ready.clear()
+            self._kept.clear()
+            self._kept_tasks.clear()
 
     def sleep(self, seconds: float) -> "asyncio.Future[None]":
         """As `asyncio.sleep`, in one callback instead of two. It may be ended before its time."""
