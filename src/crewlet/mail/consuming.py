@@ -5,7 +5,7 @@ leaves the wire to a `Feed`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -237,7 +237,7 @@ class Consumer:
         self._waiting = [delivery for delivery in batch if delivery.deliveries <= self._budget]
         for delivery in batch:
             if delivery.deliveries > self._budget:
-                await self._bury(delivery, f"its {self._budget} deliveries are used up")
+                await self._or_forget([delivery], self._bury(delivery, f"its {self._budget} deliveries are used up"))
         alone = self._suspects.union(each.sequence for each in self._waiting if is_worn(each))
         taken = partitions(self._waiting, options, alone)
         if options.preview is not None and len(taken) > 1:
@@ -325,9 +325,9 @@ class Consumer:
             # What failed stopped the inbox as well, and not for the first time: what is taken beside it pays for it.
             self._room = 1
         if self._clock.elapsed() >= self._good_until:
-            await self._feed.give_back_late(back)
+            await self._or_forget(back, self._feed.give_back_late(back))
         else:
-            await self._feed.give_back(back, 0.0)
+            await self._or_forget(back, self._feed.give_back(back, 0.0))
             if why:
                 await self._notes.returned([each for each in back if each.deliveries > 1 and each not in begun], why)
 
@@ -358,11 +358,7 @@ class Consumer:
             return ()
         rest = tuple(each for each in partition if each != answer.delivery)
         self._waiting.extend(rest)
-        try:
-            await self._bury(answer.delivery, answer.reason)
-        except Exception:  # noqa: BLE001 - as where settling breaks
-            self._log.exception("mail_settling_broke", ids=[answer.delivery.id])
-            self._feed.forget([answer.delivery])
+        await self._or_forget([answer.delivery], self._bury(answer.delivery, answer.reason))
         return rest
 
     async def _answer(self, partition: Partition, handling: Awaitable[Answer]) -> Answer:
@@ -422,12 +418,17 @@ class Consumer:
         return self._is_closing
 
     async def _settle(self, partition: Partition, outcome: Outcome, *, is_late: bool) -> None:
+        settling = self._settle_late(partition, outcome) if is_late else self._settle_now(partition, outcome)
+        await self._or_forget(partition, settling)
+
+    async def _or_forget(self, deliveries: Sequence[Delivery], settling: Awaitable[None]) -> None:
+        """Settle deliveries. For a defect they are let go of, so that nothing prolongs them for ever, and what comes of
+        them when their windows end counts as new."""
         try:
-            await (self._settle_late(partition, outcome) if is_late else self._settle_now(partition, outcome))
+            await settling
         except Exception:  # noqa: BLE001 - a loop that ended would leave a seat deaf
-            self._log.exception("mail_settling_broke", ids=[delivery.id for delivery in partition])
-            # Let go of, so that nothing prolongs it for ever: it comes back when its window ends.
-            self._feed.forget(partition)
+            self._log.exception("mail_settling_broke", ids=[delivery.id for delivery in deliveries])
+            self._feed.forget(deliveries)
 
     async def _settle_now(self, partition: Partition, outcome: Outcome) -> None:
         match outcome:
