@@ -243,6 +243,7 @@ async def _ports(
             open_mail=open_mail,
             close_mail=close_mail,
             is_linked=lambda: connection.is_connected,
+            links=lambda: connection.links,
             is_gone=lambda: connection.is_gone,
             may_meet_other_kind=True,
             programs=programs,

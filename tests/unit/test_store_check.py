@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from crewlet.adapters.local.cells import LocalCells
 from crewlet.cli.status import problem_of
-from crewlet.node.storecheck import ALARM_EVERY_S, EVERY_S, StoreCheck
+from crewlet.node.storecheck import ALARM_EVERY_S, EAGER_S, EVERY_S, StoreCheck
 from crewlet.ports.errors import Unavailable
 from crewlet.ports.stores import StoreFault, Stores
 from crewlet.seats.leases import EPOCHS_BUCKET
@@ -64,6 +64,58 @@ async def test_a_fault_is_told_at_once_then_now_and_then_and_stands_until_an_ans
     await clock.sleep(2.0)
     assert check.faults == {"crewlet_ledger": "it was deleted"}
     looking.cancel()
+
+
+@in_virtual_time
+@pytest.mark.parametrize("store", ["crewlet_leases", "crewlet_epochs"])
+async def test_nothing_is_claimed_over_a_new_link_before_a_look_nor_while_leases_that_were_forgotten_may_be_good(
+    store: str,
+) -> None:
+    clock, stores, links = VirtualClock(), Told(), [0]
+
+    async def on_reset(store: str) -> None:
+        del store
+
+    check = StoreCheck(stores, clock, lambda: True, on_reset, links=lambda: links[0], lapse_s=lambda: 10.0)
+    looking = asyncio.ensure_future(check.run())
+    assert check.may_claim()
+    await clock.sleep(1.0)
+    links[0], stores.now = 1, None
+    assert not check.may_claim()
+    await clock.sleep(2.0)
+    assert not check.may_claim(), "nobody answered the look"
+    stores.now = ()
+    await clock.sleep(EAGER_S)
+    assert check.may_claim()
+    links[0], stores.now = 2, None
+    for _ in range(10):
+        assert not check.may_claim()
+        await clock.sleep(1.0)
+    assert check.may_claim(), "no lease from before is good any more, whatever a look would say"
+    stores.now = ()
+    await clock.sleep(EVERY_S)
+    links[0], stores.now = 3, [StoreFault(store, "reset", "it was put back")]
+    for _ in range(9):
+        await clock.sleep(1.0)
+        assert not check.may_claim()
+    await clock.sleep(2.0)
+    assert check.may_claim()
+    looking.cancel()
+
+
+@in_virtual_time
+async def test_a_node_waits_with_its_claims_for_the_leases_that_a_broker_forgot() -> None:
+    stores = Told()
+    fleet = Fleet(("a", "b", "c", "d", "e"), stores=stores)
+    node = await fleet.node("n1")
+    await fleet.until(lambda: len(node.health().seats) == 4, "it holds what it takes in its first pass")
+    stores.now = [StoreFault("crewlet_leases", "reset", "it was put back")]
+    fleet.cut.add("n1")
+    await fleet.clock.sleep(1.0)
+    fleet.cut.discard("n1")
+    await fleet.clock.sleep(node.health().lease_ttl_s - 2.0)
+    assert len(node.health().seats) == 4
+    await fleet.until(lambda: len(node.health().seats) == 5, "it takes the last seat once all leases have lapsed")
 
 
 @in_virtual_time

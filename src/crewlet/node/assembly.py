@@ -86,7 +86,14 @@ class Node:
         self._finishing_mailboxes: asyncio.Task[None] | None = None
         self._tasks = Tasks("node")
         self._coordination = Coordination(config, ports, self._tasks)
-        self._stores = StoreCheck(ports.stores, ports.clock, ports.is_linked, self._coordination.on_reset)
+        self._stores = StoreCheck(
+            ports.stores,
+            ports.clock,
+            ports.is_linked,
+            self._coordination.on_reset,
+            links=ports.links,
+            lapse_s=lambda: self.leases.ttl_s if ports.leases_can_lapse else 0.0,
+        )
         self._freed_news = FreedNews(ports.signals)
         self._forget_news: Forget | None = None
         self._troubles = Troubles(ports.signals, config.node_id, self._own_troubles)
@@ -184,6 +191,7 @@ class Node:
             entropy=ports.entropy,
             deadline=ports.deadline,
             leases_can_lapse=ports.leases_can_lapse,
+            may_claim=self._may_claim,
             beats=self.beats,
             on_beat=ports.deadline.beat,
             status=work.roster.status,
@@ -385,6 +393,9 @@ class Node:
         return Commands(
             self._outbox, ports.entropy, inboxes, letters, work.desk, pausing, history, budgets, work.schedules
         )
+
+    def _may_claim(self) -> bool:
+        return not self._ports.leases_can_lapse or self._stores.may_claim()
 
     def _reopen(self, handle: str) -> None:
         self.host.reopen(handle)

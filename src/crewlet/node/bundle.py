@@ -30,6 +30,7 @@ class Ports:
         open_mail: opens mail with an ack window in seconds.
         close_mail: closes it.
         is_linked: whether the broker's connection is up.
+        links: how often it came up again.
         is_gone: whether it does not come back by itself, so that a drain waits for no turn; None where that cannot be.
         signals: by which the nodes hear of each other at once; nothing rests on one.
         leases_can_lapse: whether a peer could take over; false under `local`.
@@ -56,6 +57,7 @@ class Ports:
     deadline: Deadline
     leases_can_lapse: bool
     slowest_beat_s: float = SLOWEST_BEAT_S
+    links: Callable[[], int] = lambda: 0
     is_gone: Callable[[], bool] | None = None
     may_meet_other_kind: bool = False
     history: History = field(default_factory=NoHistory)

@@ -60,7 +60,11 @@ _log = structlog.get_logger()
 
 
 class Connection:
-    """A live connection. Made by `open`, ended by `close`."""
+    """A live connection. Made by `open`, ended by `close`.
+
+    Attributes:
+        links: how often it was lost and came up again.
+    """
 
     def __init__(self, address: BrokerAddress, *, clock: Clock, replicas: int, bring_up_s: float) -> None:
         self.clock = clock
@@ -69,6 +73,7 @@ class Connection:
         self._address = address
         self._link = Link(needs_tls=address.needs_tls)
         self._listeners: list[Callable[[State], None]] = []
+        self.links = 0
         self._is_closing = False
         self._last_error: Exception | None = None
         self._refusals = 0
@@ -350,6 +355,7 @@ class Connection:
 
     async def _on_reconnected(self) -> None:
         self._refusals = 0
+        self.links += 1
         _log.info("broker_reconnected", url=self._url)
         self._tell("connected")
 
