@@ -234,6 +234,10 @@ def test_an_ensured_subscription_keeps_its_mail(run: Run) -> None:
     run(subscriptions.an_ensured_subscription_keeps_its_mail)
 
 
+def test_a_subscription_begins_at_the_earliest_message_that_is_kept(run: Run) -> None:
+    run(subscriptions.a_subscription_begins_at_the_earliest_message_that_is_kept)
+
+
 @pytest.mark.proves("SU-03")
 def test_mail_to_nobody_is_refused_and_does_not_burn_its_id(run: Run) -> None:
     run(subscriptions.mail_to_nobody_is_refused_and_does_not_burn_its_id)

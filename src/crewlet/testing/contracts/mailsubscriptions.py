@@ -90,6 +90,20 @@ async def an_ensured_subscription_keeps_its_mail(make: MakeWorld) -> None:
         await until(world, lambda: desk.ids == ["e1", "e2"])
 
 
+async def a_subscription_begins_at_the_earliest_message_that_is_kept(make: MakeWorld) -> None:
+    async with make() as world:
+        mail = await world.client()
+        inbox, later = Subscription(world.topic("inbox"), "g"), Subscription(world.topic("inbox"), "later")
+        await mail.ensure_subscription(inbox)
+        await send(mail, inbox.topic, "e1", "e2")
+        assert await mail.ensure_subscription(later) is True
+        await until_backlog(world, mail, later, lambda backlog: (backlog.waiting, backlog.open_pulls) == (2, 0))
+        desk = Desk()
+        await mail.attach(later, desk, good_until=math.inf)
+        await send(mail, inbox.topic, "e3")
+        await until(world, lambda: desk.ids == ["e1", "e2", "e3"])
+
+
 async def mail_to_nobody_is_refused_and_does_not_burn_its_id(make: MakeWorld) -> None:
     async with make() as world:
         mail = await world.client()
