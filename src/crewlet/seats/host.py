@@ -64,8 +64,8 @@ class SeatHost:
         hooks: what the node does when a seat comes, stays or goes.
         deadline: where the parent process reads until when this one may live.
         leases_can_lapse: False under `coordination.type: local`: no deadline, and no fence closes by its clock.
-        may_claim: False, or raises, while the node's copy of the records is behind or not known to be level: it keeps
-            its seats and claims none.
+        may_claim: False, or raises, while what the node knows is behind or not known to be level, its copy of the
+            records or what the store shows of leases: it keeps its seats and claims none.
         can_route: False while the node cannot serve its seats' calls at all: it gives every seat back. One that
             raises changes nothing.
         beats: where the loops say that they turn, for a watchdog; None where nobody watches.
