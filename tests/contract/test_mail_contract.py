@@ -135,6 +135,11 @@ def test_an_inbox_opened_while_its_batch_goes_back_begins_nothing_of_it(run: Run
     run(batches.an_inbox_opened_while_its_batch_goes_back_begins_nothing_of_it)
 
 
+@pytest.mark.proves("QU-02")
+def test_an_inbox_opened_as_its_only_mail_goes_back_is_handed_that_before_newer_mail(run: Run) -> None:
+    run(batches.an_inbox_opened_as_its_only_mail_goes_back_is_handed_that_before_newer_mail)
+
+
 @pytest.mark.proves("BA-02")
 def test_the_conversation_that_waits_longest_goes_first(run: Run) -> None:
     run(batches.the_conversation_that_waits_longest_goes_first)

@@ -65,6 +65,28 @@ async def an_inbox_opened_while_its_batch_goes_back_begins_nothing_of_it(make: M
         assert desk.ids == ["a", "a", "b", "c"]
 
 
+async def an_inbox_opened_as_its_only_mail_goes_back_is_handed_that_before_newer_mail(make: MakeWorld) -> None:
+    async with make() as world:
+        mail = await world.client()
+
+        async def defer_and_open(inbox: Subscription) -> None:
+            await mail.ensure_subscription(inbox)
+            await send(mail, inbox.topic, "e1", "e2")
+
+            async def open_again_at_once(_: Sequence[Delivery]) -> Outcome:
+                asyncio.get_running_loop().call_soon(attachment.unquiesce)
+                return Defer("not here")
+
+            desk = Desk([open_again_at_once])
+            attachment = await mail.attach(inbox, desk, good_until=math.inf)
+            await until(world, lambda: len(desk.ids) == 3)
+            assert desk.ids == ["e1", "e1", "e2"]
+            await attachment.detach()
+
+        for number in range(5):
+            await defer_and_open(Subscription(world.topic(f"inbox{number}"), "g"))
+
+
 async def the_conversation_that_waits_longest_goes_first(make: MakeWorld) -> None:
     async with make() as world:
         mail = await world.client()
