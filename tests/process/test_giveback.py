@@ -370,6 +370,57 @@ async def test_nothing_is_given_back_while_the_broker_shows_the_connection_of_th
     assert ("crewlet_leases", "seat.shown") in (await give_back(server, page)).leases
 
 
+async def test_a_parent_that_takes_a_living_node_for_dead_takes_nothing_of_it(
+    server: Server, page: Page, sides: tuple[Side, Side]
+) -> None:
+    owner, peer = sides
+    first = await owner.leases.claim("seat:kept", DEAD)
+    assert isinstance(first, Granted)
+    assert isinstance(await owner.duties.claim("scheduler", DEAD, ttl_s=60), Granted)
+    inbox = topics.inbox("kept")
+    await Mailboxes(owner.mail, owner.clock, alarm_after_s=TTL_S).ensure(["kept"])
+    await owner.attach("kept")
+    await owner.mail.publish(inbox.topic, b"", message_id="worked")
+    await until(lambda: owner.heard and in_page(page)[0])
+    told: list[bytes] = []
+    await peer.signals.listen(freednews.SIGNAL, told.append)
+    claiming = asyncio.ensure_future(give_back(server, page, for_s=1.0))
+    while not claiming.done():
+        assert await owner.leases.renew("seat:kept", DEAD, first.lease.epoch)
+        assert not isinstance(await peer.leases.claim("seat:kept", ALIVE), Granted)
+        assert not isinstance(await peer.duties.claim("scheduler", ALIVE, ttl_s=60), Granted)
+    with pytest.raises(TimeoutError, match="still shows its connection"):
+        await claiming
+    backlog = await peer.mail.waiting(inbox)
+    assert backlog is not None and (backlog.waiting, backlog.in_hand) == (0, 1)
+    assert not told
+
+
+async def test_a_living_node_that_is_taken_for_dead_while_its_link_is_broken_renews_nothing_once_it_is_back(
+    server: Server, page: Page, sides: tuple[Side, Side]
+) -> None:
+    _, peer = sides
+    lives = "n1:lives"
+    page.write_owner(lives)
+    async with FaultyLink(server.url) as link:
+        address = BrokerAddress(urls=(link.url,), name=lives)
+        owner = Side(await Connection.open(address, clock=SystemClock(), startup_timeout_s=30), None)
+        await owner.open()
+        first = await owner.leases.claim("seat:parted", lives)
+        assert isinstance(first, Granted)
+        link.refuse()
+        assert ("crewlet_leases", "seat.parted") in (await give_back(server, page)).leases
+        second = await peer.leases.claim("seat:parted", ALIVE)
+        assert isinstance(second, Granted) and second.lease.epoch > first.lease.epoch
+        await link.accept()
+        await until(lambda: owner.connection.is_connected)
+        assert not await owner.leases.renew("seat:parted", lives, first.lease.epoch)
+        assert await peer.leases.renew("seat:parted", ALIVE, second.lease.epoch)
+        await owner.leases.stop()
+        await owner.duties.stop()
+        await owner.connection.close()
+
+
 async def test_a_broker_that_is_down_for_a_moment_is_waited_for(
     server: Server, page: Page, sides: tuple[Side, Side]
 ) -> None:
