@@ -20,6 +20,7 @@ from crewlet.adapters.nats.leftover import Left, give_back
 from crewlet.adapters.nats.lookup import remove_message
 from crewlet.adapters.nats.publishing import ID_HEADER, WAKE_HEADER, publish_raw
 from crewlet.adapters.nats.pulls import Pulls
+from crewlet.adapters.nats.stall import StallWatch
 from crewlet.adapters.nats.streams import NS, stream_of
 from crewlet.adapters.nats.subscriptions import Consumers, consumer_name
 from crewlet.adapters.nats.translate import StreamGone, parse_place
@@ -76,6 +77,7 @@ class NatsFeed:
         self._consumer = f"{self._stream}.{consumer_name(subscription)}"
         self._heard = heard
         self._pulls = Pulls(connection, entropy, self._consumer, self._on_delivery)
+        self._stall = StallWatch(connection, consumers, subscription, self._pulls)
         self._hand: dict[int, Held] = {}
         self._arrived: deque[Delivery] = deque()
         self._finished: dict[Mark, None] = {}
@@ -118,6 +120,8 @@ class NatsFeed:
         if not self._arrived:
             await self._pulls.pull(count, wait_s)
             await self._wonder()
+            if not self._arrived and not self._hand and not self._pulls.is_closing:
+                await self._stall.look()
         if self._pulls.is_closing:
             return ()
         return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
@@ -225,6 +229,7 @@ class NatsFeed:
             await self._remove(wake)
 
     def _on_delivery(self, reply: str, data: bytes, headers: dict[str, str], sent_at: float) -> None:
+        self._stall.heard()
         place = parse_place(reply)
         sequence, published_at = place.sequence, place.published_at
         self._heard = max(self._heard, sequence)

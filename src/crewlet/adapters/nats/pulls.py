@@ -70,6 +70,7 @@ class Pulls:
         self._on_delivery = on_delivery
         self._inbox = ""
         self._interest: int | None = None
+        self._former: int | None = None
         self._open: dict[str, Pull] = {}
         self._owing: deque[Pull] = deque()
         self._asked = 0
@@ -82,9 +83,33 @@ class Pulls:
         """The longest expiry among pulls whose end nobody confirmed; None when there is none."""
 
     async def open(self) -> None:
-        self._inbox = self._connection.client.new_inbox()
-        self._interest = await self._connection.client.listen(f"{self._inbox}.*", self._on_message)
+        await self._listen()
         self._forget_listener = self._connection.listen(self._on_state)
+
+    async def renew(self) -> None:
+        """Ask over a new inbox from now on, as the broker may have lost track of who listens on this one.
+
+        What comes over this one all the same is heard until the next renewal, after all of its pulls have expired.
+        """
+        former, self._former = self._former, None
+        await self._end_interest(former)
+        if self.is_closing:
+            return
+        former = self._interest
+        try:
+            await self._listen()
+        except (ClientError, OSError) as error:
+            log.debug("pull_inbox_not_renewed", subject=self._subject, error=repr(error))
+            return
+        self._former = former
+        for pull in self.unanswered:
+            self._give_up(pull)
+        self._event.set()
+
+    async def _listen(self) -> None:
+        inbox = self._connection.client.new_inbox()
+        self._interest = await self._connection.client.listen(f"{inbox}.*", self._on_message)
+        self._inbox = inbox
 
     @property
     def unanswered(self) -> list[Pull]:
@@ -137,7 +162,12 @@ class Pulls:
     async def close(self) -> None:
         """End the interest in answers. After this nothing arrives; what the server sent before has arrived."""
         self._forget_listener()
+        former, self._former = self._former, None
         interest, self._interest = self._interest, None
+        await self._end_interest(former)
+        await self._end_interest(interest)
+
+    async def _end_interest(self, interest: int | None) -> None:
         if interest is None:
             return
         try:

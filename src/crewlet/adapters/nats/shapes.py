@@ -38,6 +38,18 @@ class Stream(msgspec.Struct, frozen=True):
     state: State
 
 
+class CountedState(msgspec.Struct, frozen=True):
+    """The server leaves the subjects out where there is none."""
+
+    subjects: dict[str, int] | None = None
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """How many messages lie at each subject of a stream."""
+
+    state: CountedState
+
+
 class StreamNames(msgspec.Struct, frozen=True):
     total: int
     streams: list[str] | None = None

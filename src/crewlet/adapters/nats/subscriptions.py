@@ -30,6 +30,9 @@ UNWANTED = frozenset(
 """What shortens a delivery's window, strips it, ends the consumer, or has pulls refused."""
 TOPIC_KEY, GROUP_KEY, MAKER_KEY = "crewlet_topic", "crewlet_group", "crewlet_maker"
 
+Counted = tuple[float, dict[str, int]]
+"""When it was asked, and how many messages lie at each topic at which any do."""
+
 log = structlog.get_logger()
 
 
@@ -66,6 +69,7 @@ class Consumers:
         ack_window_s: the window a consumer made here gets, and the least that one found here must have.
         last_cover: which subscription was last seen to keep a topic: where to ask first, never an answer.
         alarmed_at: when the alarm for something that is gone was last raised, by its name.
+        counted: when it was last asked how many messages lie at each topic of a stream, and the answer, by its name.
     """
 
     connection: Connection
@@ -73,6 +77,7 @@ class Consumers:
     ack_window_s: float
     last_cover: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
     alarmed_at: dict[str, float] = field(default_factory=dict[str, float])
+    counted: dict[str, Counted] = field(default_factory=dict[str, Counted])
 
     async def ensure(self, subscription: Subscription) -> Ensured:
         """Make the consumer if it is not there, and mend one that would lose mail or give it back too soon.
@@ -107,25 +112,47 @@ class Consumers:
                 return None
             raise unavailable(error, stream.name) from error
 
-    async def look_after(self, subscription: Subscription) -> None:
+    async def look_after(self, subscription: Subscription) -> Reply | None:
         """See to a subscription that is attached here: what others made of it is mended, or an alarm, now and then,
-        where it is not ours to mend. Nothing that was deleted is made anew."""
+        where it is not ours to mend. Nothing that was deleted is made anew.
+
+        Returns:
+            What its leader said of it; None where nobody did, or there is none.
+        """
         try:
             found = await self.info(subscription, budget_s=0.0)
             if found is None:
-                self._alarm(consumer_name(subscription), "mailbox_gone", topic=subscription.topic)
-                return
+                self.alarm(consumer_name(subscription), "mailbox_gone", topic=subscription.topic)
+                return None
             if found.get("paused"):
                 until = str(found["config"].get("pause_until", ""))
-                self._alarm(consumer_name(subscription), "mailbox_paused", topic=subscription.topic, until=until)
+                self.alarm(consumer_name(subscription), "mailbox_paused", topic=subscription.topic, until=until)
             await self._mend(stream_of(subscription.topic), subscription, found["config"])
+            return found
         except StreamGone:
             stream = stream_of(subscription.topic).name
-            self._alarm(stream, "mail_stream_lost", stream=stream, reason="it was deleted; what waited on it is gone")
+            self.alarm(stream, "mail_stream_lost", stream=stream, reason="it was deleted; what waited on it is gone")
         except Unavailable as error:
             log.info("mailbox_unserved", topic=subscription.topic, error=str(error))
+        return None
 
-    def _alarm(self, name: str, event: str, **fields: str) -> None:
+    async def lying(self, stream: MailStream, *, every_s: float) -> Counted:
+        """What lies in a stream, asked once for all who ask within that time; nothing where nobody answered."""
+        now = self.connection.clock.elapsed()
+        counted = self.counted.get(stream.name)
+        if counted is not None and now - counted[0] < every_s:
+            return counted
+        self.counted[stream.name] = (now, {})  # whoever asks meanwhile does not ask as well
+        try:
+            body = {"subjects_filter": ">"}
+            answer = await ask(self.connection, f"STREAM.INFO.{stream.name}", body, shape=shapes.Counted, budget_s=0.0)
+            self.counted[stream.name] = (now, answer["state"].get("subjects") or {})
+        except (ApiError, Unavailable) as error:
+            log.info("mail_not_counted", stream=stream.name, error=str(error))
+        return self.counted[stream.name]
+
+    def alarm(self, name: str, event: str, **fields: str) -> None:
+        """Say that something is wrong, again only after a while."""
         now = self.connection.clock.elapsed()
         if now - self.alarmed_at.get(name, -math.inf) >= ALARM_EVERY_S:
             self.alarmed_at[name] = now
