@@ -108,6 +108,21 @@ async def test_a_turn_that_breaks_as_it_is_stopped_was_stopped_and_does_not_come
 
 
 @in_virtual_time
+async def test_a_turn_that_breaks_as_it_is_stopped_on_a_seat_that_is_lost_is_the_successors() -> None:
+    async def breaks() -> TurnResult:
+        assert desk.fence is not None
+        desk.fence.close("lease_lost")
+        raise TurnBroke("the program said no more")
+
+    desk = await Desk(_Long(breaks)).open()
+    handling = await _begun(desk)
+    desk.dispatch.stop("paused")
+    assert isinstance(await handling, Defer)
+    assert await desk.completion("a") is None
+    assert desk.published == [] and "agent_turn_stopped" not in desk.events()
+
+
+@in_virtual_time
 async def test_a_turn_that_comes_to_its_outcome_as_it_is_stopped_keeps_it() -> None:
     async def finishes() -> TurnResult:
         return TurnResult("delivered", "just in time")
