@@ -62,13 +62,14 @@ class Broker:
     """Whether the broker takes requests.
 
     Attributes:
+        electing_until: until when each stream has no leader, of those that ever had none.
         silence_s: how long a node takes to notice that something did not arrive that it was not waiting for.
         caller: the process whose request takes effect at this moment; None for the world's own.
     """
 
     def __init__(self, history: History, *, silence_s: float = 1.0) -> None:
         self._history = history
-        self._electing_until: dict[str, float] = {}
+        self.electing_until: dict[str, float] = {}
         self._stalled: list[Callable[[], None]] = []
         self._limping: str | None = None
         self.is_down = False
@@ -78,16 +79,14 @@ class Broker:
 
     def elect(self, stream: str, until: float) -> None:
         """A stream has no leader until then: whoever asks for it is told so at once."""
-        self._electing_until[stream] = until
+        self.electing_until[stream] = until
 
     def is_electing(self, stream: str) -> bool:
-        if not self._electing_until:
-            return False
-        until = self._electing_until.get(stream)
+        until = self.electing_until.get(stream)
         return until is not None and asyncio.get_running_loop().time() < until
 
     def heal(self) -> None:
-        self._electing_until.clear()
+        self.electing_until.clear()
         self.is_down = False
         self.resume()
 
@@ -314,7 +313,7 @@ class Wire:
             return
         result: Any = None
         error: BaseException | None = None
-        if broker.is_electing(request.stream):
+        if broker.electing_until and broker.is_electing(request.stream):
             error = NotTaken(f"{request.stream} has no leader")
         else:
             broker.caller = self._process
@@ -349,9 +348,10 @@ class Wire:
     def _delay_back(self) -> float:
         """Of what the broker says. While nothing is wrong half of it comes at once, which costs no timer."""
         line = self._line
-        if line.delay_s == DELAY_S and not line.jitter_s and self._dice.random() < 0.5:
-            return 0.0
-        return self._delay()
+        if line.delay_s != DELAY_S or line.jitter_s:
+            return self._delay()
+        random = self._dice.random
+        return 0.0 if random() < 0.5 else DELAY_S * random()
 
     def _delay(self) -> float:
         line, dice = self._line, self._dice

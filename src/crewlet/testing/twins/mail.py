@@ -370,7 +370,7 @@ class TwinFeed:
             await self._clock.sleep(TROUBLE_PAUSE_S)
         elif not self._is_closing:
             self._collect(pull)
-            if not pull.got and wait_s > 0 and self._broker.backlog(self._subscription) is None:
+            if not pull.got and wait_s > 0 and not self._broker.has(self._subscription):
                 await self._clock.sleep(TROUBLE_PAUSE_S)
 
     def _collect(self, pull: TwinPull) -> None:

@@ -213,6 +213,9 @@ class TwinBroker:
         matches = matcher(pattern)
         return sorted(subscription for subscription in self._durables if matches(subscription.topic))
 
+    def has(self, subscription: Subscription) -> bool:
+        return subscription in self._durables
+
     def backlog(self, subscription: Subscription) -> Backlog | None:
         durable = self._durables.get(subscription)
         if durable is None:
