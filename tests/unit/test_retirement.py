@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from crewlet.duties.maintenance import EVERY_S
 from crewlet.mail.registry import MailboxRecord
 from crewlet.mail.retirement import (
     GRACE_S,
@@ -16,6 +17,7 @@ from crewlet.mail.retirement import (
     verdict,
     was_taken_over,
 )
+from crewlet.node.settings_model import MailSettings
 
 NOW = datetime(2030, 1, 10, tzinfo=UTC)
 
@@ -107,3 +109,8 @@ def test_a_retirement_ends_while_its_lease_has_half_a_ttl_left(ttl_s: float, exp
 def test_the_times_of_retirement_fit_each_other() -> None:
     """A take-over comes after whatever a retirement may do, and a resumption after every take-over."""
     assert 2 * LONGEST_BUDGET_S <= TAKE_OVER_AFTER_S < RESUME_AFTER_S < GRACE_S
+
+
+def test_mail_of_a_removed_seat_is_kept_for_a_day_and_a_sweep_comes_each_quarter_of_an_hour() -> None:
+    assert (LONGEST_BUDGET_S, RESUME_AFTER_S, EVERY_S) == (30.0, 900.0, 900.0)
+    assert GRACE_S == MailSettings().removed_seat_grace_seconds == 86_400.0
