@@ -50,6 +50,7 @@ def test_a_replay_is_asked_for_in_json(api: Served) -> None:
     api.post("/dlq/17-0a1b2c3d/replay", {"again": True})
     assert api.node.commands.letters.asked == [("replay", "17-0a1b2c3d", False), ("replay", "17-0a1b2c3d", True)]
     assert api.post("/dlq/17-0a1b2c3d/replay", {"agian": True}).status == 422
+    assert api.post("/dlq/17-0a1b2c3d/replay", {"again": "yes"}).status == 422
     assert api.ask("POST", "/dlq/17-0a1b2c3d/replay", "{}").status == 415
 
 

@@ -90,6 +90,8 @@ def test_a_unit_with_the_units_inside_it_is_paused_at_once(api: Served) -> None:
         ("/seats/writer/pause", {"until": "2101-01-01T00:00:00"}, 422),
         ("/seats/writer/pause", {"until": "2101-01-01T00:00:00Z", "for_s": 5}, 422),
         ("/seats/writer/pause", {"for_s": 0}, 422),
+        ("/seats/writer/pause", {"for_s": "5"}, 422),
+        ("/seats/writer/pause", {"stop_running": "no"}, 422),
         ("/seats/writer/pause", {"for_s": 1e300}, 422),
         ("/seats/writer/pause", {"reason": "two\nlines"}, 422),
         ("/seats/writer/pause", {"reason": "x" * 201}, 422),

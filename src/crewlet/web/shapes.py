@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 
 from crewlet.mail.pauses import Wish
 from crewlet.node.limits import LINE_PATTERN, MAX_LINE_CHARS, MAX_PAUSE_S
@@ -36,7 +36,7 @@ class ReplayIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    again: bool = Field(
+    again: StrictBool = Field(
         default=False, description="also where the mail of an earlier replay is found nowhere; it may have arrived"
     )
 
@@ -49,10 +49,10 @@ class PauseIn(BaseModel):
     reason: OneLine = Field(default="", description="why, one line for people")
     by: OneLine = Field(default="", description="who pauses it")
     until: AwareDatetime | None = Field(default=None, description="the instant at which it ends by itself")
-    for_s: Annotated[float, Field(gt=0, le=MAX_PAUSE_S)] | None = Field(
+    for_s: Annotated[float, Field(gt=0, le=MAX_PAUSE_S, strict=True)] | None = Field(
         default=None, description="or how many seconds from now"
     )
-    stop_running: bool = Field(default=False, description="end the running turn as well; its mail is finished with")
+    stop_running: StrictBool = Field(default=False, description="end the running turn as well; its mail is finished with")
 
     @model_validator(mode="after")
     def _has_one_end(self) -> Self:
@@ -88,7 +88,7 @@ class SeatResumeIn(UnitResumeIn):
     )
 
 
-Tokens = Annotated[int, Field(ge=0, lt=10**15)]
+Tokens = Annotated[int, Field(ge=0, lt=10**15, strict=True)]
 
 
 class BudgetIn(BaseModel):
@@ -99,8 +99,8 @@ class BudgetIn(BaseModel):
     day: Tokens | None = Field(default=None, description="tokens a day")
     week: Tokens | None = Field(default=None, description="tokens a week")
     month: Tokens | None = Field(default=None, description="tokens a month")
-    unlimited: bool = Field(default=False, description="set no limit at all")
-    as_documented: bool = Field(default=False, description="go back to what the company document says")
+    unlimited: StrictBool = Field(default=False, description="set no limit at all")
+    as_documented: StrictBool = Field(default=False, description="go back to what the company document says")
 
     @model_validator(mode="after")
     def _is_one_wish(self) -> Self:
