@@ -55,7 +55,7 @@ class World:
         self._server = server
 
     async def write(self, key: bytes, headers: bytes = b"") -> None:
-        await publish(self._server, (f"$KV.{self.cells.name}.".encode() + key, b"", headers))
+        await publish(self._server, (f"$KV.{self.cells.name}.".encode() + key, b"_INBOX.written", headers))
 
 
 @pytest.fixture
