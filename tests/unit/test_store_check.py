@@ -119,6 +119,20 @@ async def test_a_node_waits_with_its_claims_for_the_leases_that_a_broker_forgot(
 
 
 @in_virtual_time
+async def test_a_node_that_starts_after_counters_went_back_waits_with_its_claims_too() -> None:
+    own = LocalCells(VirtualClock())
+    noted = await own.open(EPOCHS_BUCKET)
+    await noted.create("seat.a", encode(EpochRecord(epoch=9)))
+    fleet = Fleet(("a",), find_former=own.open)
+    node = await fleet.node("n1")
+    await fleet.clock.sleep(node.health().lease_ttl_s - 1.0)
+    assert not node.health().seats
+    await fleet.until(lambda: "a" in node.health().seats, "all leases that were forgotten have lapsed")
+    assert decode_epoch(await (await fleet.store.open(EPOCHS_BUCKET)).read("seat.a")).epoch == 10
+    await fleet.close()
+
+
+@in_virtual_time
 async def test_a_node_raises_counters_that_went_back_to_what_it_had_noted_and_its_health_names_what_is_gone() -> None:
     own, stores = LocalCells(VirtualClock()), Told()
     fleet = Fleet(("a",), find_former=own.open, stores=stores)

@@ -110,10 +110,12 @@ class Node:
         ports, config = self._ports, self._config
         leases = await ports.lease_cells.open(leases_bucket(config.lease_ttl_s))
         epochs = await ports.lease_cells.open(EPOCHS_BUCKET)
-        await self._coordination.begin(epochs)
+        were_lower = await self._coordination.begin(epochs)
         self.leases = LeaseStore(
             leases, epochs, clock=ports.clock, entropy=ports.entropy, protocol=config.lease_protocol
         )
+        if were_lower:
+            self._stores.withhold_claims()
         if self.leases.ttl_s != config.lease_ttl_s:
             _log.warning("lease_ttl_adopted", asked_s=config.lease_ttl_s, ttl_s=self.leases.ttl_s)
         self.beats = Beats(ports.clock.elapsed, self.leases.ttl_s, slowest_s=ports.slowest_beat_s)

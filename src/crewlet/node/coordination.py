@@ -32,11 +32,14 @@ class Coordination:
         self._mark: KeeperMark | None = None
         self._keepers: Cells | None = None
 
-    async def begin(self, epochs: Cells) -> None:
+    async def begin(self, epochs: Cells) -> bool:
         """Keep to one kind from here on, and go on from the epochs of the other.
 
         Args:
             epochs: the counters that this node's leases use.
+
+        Returns:
+            Whether a counter was lower than what this node had noted: the store may have forgotten leases as well.
 
         Raises:
             ConfigRefused: nodes of the other kind run the company's seats.
@@ -44,12 +47,13 @@ class Coordination:
         """
         await self._keep_to_one_kind()
         try:
-            await self._take_over_epochs(epochs)
+            were_lower = await self._take_over_epochs(epochs)
         except ConfigRefused:
             await self.end()
             raise
         if self._mark is not None:
             self._tasks.start(self._watch(self._mark), "mark of local leases")
+        return were_lower
 
     async def recheck(self) -> None:
         """Look once more whether a node keeps its leases to itself, where this one shares them. Raises as `begin`."""
@@ -106,11 +110,11 @@ class Coordination:
             return None
         return LeaseStore(leases, epochs, clock=self._ports.clock, entropy=self._ports.entropy)
 
-    async def _take_over_epochs(self, epochs: Cells) -> None:
+    async def _take_over_epochs(self, epochs: Cells) -> bool:
         """Go on from the epochs of the other kind of coordination, once nobody holds leases by it."""
         ports = self._ports
         if ports.find_former is None or (former := await ports.find_former(EPOCHS_BUCKET)) is None:
-            return
+            return False
         if ports.leases_can_lapse:
             self._own_epochs = former
         elif shared := await self._former_leases():
@@ -119,4 +123,4 @@ class Coordination:
                 # It may have aged out meanwhile, so that somebody came in.
                 await self._mark.write()
                 await wait_until_free(shared, ports.clock)
-        await take_over(former, epochs)
+        return await take_over(former, epochs)

@@ -70,13 +70,15 @@ class StoreCheck:
 
     def may_claim(self) -> bool:
         """Whether the leases that the broker shows now are all that anybody may still act under."""
-        if self._stores is None:
-            return True
         now, link = self._clock.elapsed(), self._links()
         if link != self._newest_link:
             self._newest_link, self._newest_link_at = link, now
-        is_known = link == self._looked_over or now >= self._newest_link_at + self._lapse_s()
-        return is_known and now >= self._claims_from
+        is_looked_at = self._stores is None or link == self._looked_over
+        return now >= self._claims_from and (is_looked_at or now >= self._newest_link_at + self._lapse_s())
+
+    def withhold_claims(self) -> None:
+        """Leases may have been forgotten: claim nothing before all of them have lapsed."""
+        self._claims_from = self._clock.elapsed() + self._lapse_s()
 
     async def run(self) -> None:
         """Look for as long as the node runs."""
@@ -108,7 +110,7 @@ class StoreCheck:
             _log.debug("stores_not_looked_at", error=str(error))
             return False
         if any(fault.kind == "reset" and fault.store in _OF_LEASES for fault in found):
-            self._claims_from = self._clock.elapsed() + self._lapse_s()
+            self.withhold_claims()
         self._looked_over = links
         self._faults = tuple(fault for fault in found if fault.kind != "reset")
         for fault in found:

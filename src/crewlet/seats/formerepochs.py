@@ -18,8 +18,11 @@ _ROUNDS = 64
 _log = structlog.get_logger()
 
 
-async def take_over(former: Cells, epochs: Cells) -> None:
+async def take_over(former: Cells, epochs: Cells) -> bool:
     """Raise each counter to what it was before, where it is lower. Safe to repeat, and beside other nodes.
+
+    Returns:
+        Whether one was lower.
 
     Raises:
         Unavailable: nobody answered, or a counter cannot be read.
@@ -32,6 +35,7 @@ async def take_over(former: Cells, epochs: Cells) -> None:
     ]
     if raised:
         _log.warning("former_epochs_taken_over", keys=raised)
+    return bool(raised)
 
 
 async def forgotten(epochs: Cells) -> int:

@@ -52,7 +52,9 @@ class PauseIn(BaseModel):
     for_s: Annotated[float, Field(gt=0, le=MAX_PAUSE_S, strict=True)] | None = Field(
         default=None, description="or how many seconds from now"
     )
-    stop_running: StrictBool = Field(default=False, description="end the running turn as well; its mail is finished with")
+    stop_running: StrictBool = Field(
+        default=False, description="end the running turn as well; its mail is finished with"
+    )
 
     @model_validator(mode="after")
     def _has_one_end(self) -> Self:
