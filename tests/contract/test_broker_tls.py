@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from crewlet.adapters.nats.connection import BrokerAddress, Connection
@@ -21,6 +21,7 @@ from crewlet.kit.refusal import ConfigRefused
 from crewlet.supervisor.broker import find_server, free_ports
 
 LIMIT_S = 30.0
+_Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _SIGNS = x509.KeyUsage(
     digital_signature=False,
     content_commitment=False,
@@ -41,6 +42,7 @@ class Form:
     address: str = "127.0.0.1"
     days_left: int = 1
     says_whose_key: bool = True
+    has_weak_key: bool = False
 
 
 class Authority:
@@ -54,7 +56,7 @@ class Authority:
 
     def issue(self, name: str, form: Form = Form()) -> tuple[Path, Path]:
         """A certificate and its key."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = rsa.generate_private_key(65537, 1024) if form.has_weak_key else ec.generate_private_key(ec.SECP256R1())
         path = self.folder / f"{self.name}-{name}.key"
         path.write_bytes(
             key.private_bytes(
@@ -63,9 +65,7 @@ class Authority:
         )
         return self._write(f"{self.name}-{name}.pem", self._sign(_named(name), key, form, is_authority=False)), path
 
-    def _sign(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, form: Form, *, is_authority: bool
-    ) -> x509.Certificate:
+    def _sign(self, subject: x509.Name, key: _Key, form: Form, *, is_authority: bool) -> x509.Certificate:
         ends = datetime.now(UTC) + timedelta(days=form.days_left)
         builder = (
             x509.CertificateBuilder()
@@ -146,7 +146,7 @@ async def test_certificates_that_are_missing_or_not_trusted_are_refused_with_the
             Form(address="127.0.0.2"),
             r"^stream\.url: .* is for another address \(.*127\.0\.0\.1.*\); name the broker as its",
         ),
-        (Form(says_whose_key=False), r"^stream\.url: .* is not in due form \(.*Identifier\); have it, or its"),
+        (Form(has_weak_key=True), r"^stream\.url: .* is not in due form \(.*key too weak\); have it, or its"),
     ],
     ids=["expired", "not_yet", "another_address", "form"],
 )
@@ -159,3 +159,11 @@ async def test_a_certificate_whose_authority_is_the_right_one_is_not_answered_wi
         async with asyncio.timeout(LIMIT_S):
             with pytest.raises(ConfigRefused, match=sentence):
                 await connected(BrokerAddress((url,), tls_ca=ours.pem, tls_cert=good, tls_key=good_key))
+
+
+async def test_a_certificate_of_a_plain_private_authority_is_trusted_on_every_python(tmp_path: Path) -> None:
+    ours = Authority(tmp_path, "ours")
+    good, good_key = ours.issue("node")
+    with a_broker_that_asks_for_certificates(tmp_path, ours, Form(says_whose_key=False)) as url:
+        async with asyncio.timeout(LIMIT_S):
+            assert await connected(BrokerAddress((url,), tls_ca=ours.pem, tls_cert=good, tls_key=good_key))
